@@ -1,0 +1,63 @@
+#pragma once
+
+// The coordinator's view of the cluster as plain values: generated proto types
+// stop at control/.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "common/ids.h"
+#include "placement/placement_map.h"
+
+namespace trunkline::control {
+
+enum class Role : uint8_t { kTrunk = 1, kExpert = 2 };
+enum class PlacementState : uint8_t {
+  kProposed = 1,
+  kStaging,
+  kReady,
+  kActive,
+  kDraining,
+  kRetired,
+  kAbandoned
+};
+enum class ShardState : uint8_t { kLoading = 1, kReady, kFailed };
+
+struct VersionReport {
+  PlacementVersion version;
+  ShardState state = ShardState::kLoading;
+  std::string error;
+  uint64_t bytes_loaded = 0, bytes_total = 0;
+};
+
+struct WorkerView {
+  WorkerId id;
+  std::string name;
+  Role role = Role::kExpert;
+  uint64_t incarnation = 0;
+  bool alive = false;
+  std::string data_address, api_address, metrics_address, numerics_class,
+      failure_domain;
+  uint64_t memory_bytes = 0;
+  std::vector<VersionReport> versions;
+};
+
+struct PlacementView {
+  placement::PlacementMap map;
+  PlacementState state = PlacementState::kProposed;
+};
+
+struct ClusterView {
+  uint64_t cluster_id = 0, epoch = 0, revision = 0;
+  std::vector<WorkerView> workers;        // ascending by id
+  std::vector<PlacementView> placements;  // not retired, ascending by version
+  PlacementVersion active;                // invalid: none yet
+  std::string waiting_for;
+  std::string model_digest;
+
+  const WorkerView* FindWorker(WorkerId id) const;
+  const PlacementView* FindPlacement(PlacementVersion version) const;
+};
+
+}  // namespace trunkline::control

@@ -1,0 +1,75 @@
+#pragma once
+
+// A worker's side of the control plane: registers, keeps the lease alive,
+// follows the view, and starts over by itself when the coordinator restarts. A
+// coordinator that is down changes nothing on the data path: the last view
+// stays in force.
+
+#include <functional>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "control/cluster_view.h"
+#include "placement/placement_map.h"
+
+namespace trunkline::control {
+
+struct Registration {
+  std::string name;
+  Role role = Role::kExpert;
+  std::string data_address, api_address, metrics_address;
+  std::string model_digest, numerics_class, self_check_digest, failure_domain;
+  uint64_t memory_bytes = 0;
+  std::vector<placement::MoeLayerShape> moe_layers;
+};
+
+struct Identity {
+  WorkerId worker;
+  uint64_t incarnation = 0, epoch = 0, cluster_id = 0;
+};
+
+struct ExpertLoadReport {
+  LayerIndex layer;
+  std::vector<uint64_t> selected, executed;
+};
+
+// What goes out with each heartbeat; asked for on the client's thread.
+struct Report {
+  std::vector<VersionReport> versions;
+  PlacementVersion oldest_in_flight;
+  std::vector<ExpertLoadReport> loads;
+};
+
+class CoordinatorClient {
+ public:
+  struct Callbacks {
+    std::function<void(const Identity&)>
+        on_registered;  // first time and after every re-registration
+    std::function<void(const ClusterView&)>
+        on_view;  // whole view, in increasing (epoch, revision)
+    std::function<Report()> make_report;
+    // Registration was refused for good (wrong model, wrong numerics class):
+    // the process should end.
+    std::function<void(const absl::Status&)> on_refused;
+  };
+
+  // address: "host:port". Returns at once; threads start. Callbacks come from
+  // the client's threads, one at a time.
+  static std::unique_ptr<CoordinatorClient> Start(const std::string& address,
+                                                  Registration registration,
+                                                  Callbacks callbacks);
+  virtual ~CoordinatorClient() = default;
+  // Sends a heartbeat now (something to report).
+  virtual void ReportNow() = 0;
+  // Leaves the cluster in an orderly way and stops the threads. Idempotent.
+  virtual void Stop() = 0;
+};
+
+// One snapshot for a command line tool.
+absl::StatusOr<ClusterView> FetchCluster(const std::string& address,
+                                         absl::Duration timeout);
+
+}  // namespace trunkline::control

@@ -1,0 +1,45 @@
+#pragma once
+
+// From accepted routes and a placement to what each worker gets
+// (architecture.md, "The way of a token" 4). Pure. A row is sent once per
+// destination worker even if several of its experts live there.
+
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "absl/status/statusor.h"
+#include "common/ids.h"
+#include "placement/placement_map.h"
+#include "routing/route_table.h"
+
+namespace trunkline::dispatch {
+
+// One worker's share of one layer of one step. Order is fixed: rows ascending,
+// routes by (expert, token, slot), so equal inputs give equal frames.
+struct WorkerShare {
+  WorkerId worker;
+  std::vector<uint32_t> rows;    // token ids of the step, ascending, distinct
+  std::vector<uint32_t> routes;  // route rows of the RouteTable
+  std::vector<uint32_t>
+      row_of_route;  // parallel to routes: index into rows (the send offset)
+};
+
+struct DispatchPlan {
+  PlacementVersion version;
+  LayerIndex layer;
+  std::vector<WorkerShare> shares;  // ascending by worker, none empty
+};
+
+// Routes to plan: every accepted route of the table, or only `subset` (route
+// rows, ascending) when it is not empty (a retry). live: workers that may be
+// used, ascending. With several live replicas the choice is deterministic and
+// minimises the largest number of distinct experts on one worker, then rows,
+// then the lower worker id. UNAVAILABLE naming layer, expert and its dead
+// workers when no replica is live.
+absl::StatusOr<DispatchPlan> PlanDispatch(
+    const routing::RouteTable& table, std::span<const uint32_t> subset,
+    const placement::LayerPlacement& placement, PlacementVersion version,
+    std::span<const WorkerId> live);
+
+}  // namespace trunkline::dispatch

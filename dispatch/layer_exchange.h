@@ -1,0 +1,137 @@
+#pragma once
+
+// One moe layer of one step, from the first frame sent to the last route
+// answered: the trunk's protocol state machine. Pure: events in, things to do
+// out; no clock of its own, no bytes, no sockets.
+//
+// Guarantees (promise 2): every accepted route completes exactly once or the
+// exchange fails with a typed error. An answer that does not match (wrong step,
+// layer, attempt, worker, route set, or already answered) never completes
+// anything: a late one is dropped and counted, a lying one fails its worker.
+
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "absl/time/time.h"
+#include "common/ids.h"
+#include "dispatch/dispatch_plan.h"
+#include "dispatch/expert_frame.h"
+#include "placement/placement_map.h"
+#include "routing/route_table.h"
+
+namespace trunkline::dispatch {
+
+enum class RouteState : uint8_t { kPlanned, kSent, kDone, kFailed, kRetried };
+
+// A frame the edge must send now. The share stays valid until the exchange is
+// begun again.
+struct SendAction {
+  uint16_t attempt = 0;
+  PlacementVersion version;
+  const WorkerShare* share = nullptr;
+};
+
+// Where a completed route's row lies: the answer's number as the edge gave it,
+// and its row there.
+struct RouteAnswer {
+  uint32_t answer = UINT32_MAX;
+  uint32_t row = 0;
+};
+
+struct ExchangeCounters {
+  uint64_t routes_sent = 0, routes_done = 0, routes_retried = 0;
+  uint64_t late_answers = 0, refusals = 0, workers_failed = 0,
+           deadlines_missed = 0;
+};
+
+class LayerExchange {
+ public:
+  struct Limits {
+    absl::Duration worker_deadline =
+        absl::Seconds(10);  // from the send to a worker to its answer
+    absl::Duration step_deadline =
+        absl::Seconds(60);  // from Begin to the last answer, retries included
+    uint16_t attempts_max = 8;
+  };
+
+  // table, placement: outlive the exchange's use until done. live: ascending.
+  absl::StatusOr<std::vector<SendAction>> Begin(
+      StepId step, uint16_t micro_batch, const routing::RouteTable* table,
+      const placement::LayerPlacement* placement, PlacementVersion version,
+      std::vector<WorkerId> live, const Limits& limits, absl::Time now);
+
+  // `answer_number` is the edge's name for the message; it keeps the bytes
+  // while done() is false and until it has combined. Returns true when the
+  // answer was used (keep it), false when it was late (give it back). An error
+  // means that the answer lies: the caller treats the worker as down.
+  absl::StatusOr<bool> OnAnswer(WorkerId from, const AnswerFrameView& answer,
+                                uint32_t answer_number);
+
+  // The worker is gone, or refused, or lied: its unanswered routes go to other
+  // live replicas now, under the same or (after Replace) a newer placement.
+  // UNAVAILABLE naming worker, layer and expert when one has none.
+  absl::StatusOr<std::vector<SendAction>> OnWorkerDown(WorkerId worker,
+                                                       const std::string& why,
+                                                       absl::Time now);
+  // kUnknownVersion: FAILED_PRECONDITION unless Replace gave a newer placement;
+  // the edge fetches it and calls Replace. Other codes: as OnWorkerDown for
+  // this exchange.
+  absl::StatusOr<std::vector<SendAction>> OnRefused(
+      WorkerId worker, const RefusalFrameView& refusal, absl::Time now);
+  // A newer placement version: unanswered routes of workers that refused are
+  // planned again under it.
+  absl::StatusOr<std::vector<SendAction>> Replace(
+      const placement::LayerPlacement* placement, PlacementVersion version,
+      std::vector<WorkerId> live, absl::Time now);
+  // Deadlines. DEADLINE_EXCEEDED naming worker and layer when the step's is
+  // missed and nothing is left.
+  absl::StatusOr<std::vector<SendAction>> Tick(absl::Time now);
+
+  bool done() const { return outstanding_ == 0; }
+  absl::Time next_deadline() const;
+  // Valid when done: [route rows of the table]; routes that were not accepted
+  // have answer UINT32_MAX.
+  std::span<const RouteAnswer> answers() const { return answers_; }
+  std::span<const RouteState> states() const { return states_; }
+  const ExchangeCounters& counters() const { return counters_; }
+  // M11: accepted = done, each once. INTERNAL naming the first route that
+  // breaks it.
+  absl::Status CheckConservation() const;
+
+ private:
+  struct Flight {  // one share under way
+    WorkerShare share;
+    uint16_t attempt = 0;
+    PlacementVersion version;
+    absl::Time sent;
+    bool open = true;
+  };
+  absl::StatusOr<std::vector<SendAction>> PlanAndSend(
+      std::vector<uint32_t> routes, absl::Time now);
+  std::vector<uint32_t> CloseFlights(
+      WorkerId worker);  // returns their unanswered routes, ascending
+
+  StepId step_;
+  uint16_t micro_batch_ = 0;
+  const routing::RouteTable* table_ = nullptr;
+  const placement::LayerPlacement* placement_ = nullptr;
+  PlacementVersion version_;
+  std::vector<WorkerId> live_;
+  Limits limits_;
+  absl::Time begun_;
+  uint16_t next_attempt_ = 0;
+  int64_t outstanding_ = 0;
+  std::vector<std::unique_ptr<Flight>> flights_;
+  std::vector<RouteState> states_;
+  std::vector<RouteAnswer> answers_;
+  std::vector<uint32_t> waiting_for_placement_;
+  std::string last_failure_;
+  ExchangeCounters counters_;
+};
+
+}  // namespace trunkline::dispatch

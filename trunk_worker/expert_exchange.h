@@ -1,0 +1,48 @@
+#pragma once
+
+// What the layer walk needs from wherever the experts are: send a layer's
+// routes away, do something else, take the combined rows back. Implementations:
+// ExpertLink (over a Transport, to expert workers) and LocalExperts (same
+// process, no placement).
+
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+#include "common/ids.h"
+#include "kernels/kernel_context.h"
+#include "routing/route_table.h"
+
+namespace trunkline::trunk {
+
+struct MoeCall {
+  StepId step;
+  LayerIndex layer;
+  const routing::RouteTable* routes = nullptr;  // outlives Finish
+  const float* rows = nullptr;  // [routes->rows, width], the experts' input
+  int64_t row_stride = 0;
+  int64_t width = 0;  // hidden size, or the latent width
+  kernels::Activation activation = kernels::Activation::kF32;
+  float* combined =
+      nullptr;  // [routes->rows, width], written by Finish, rounded once
+  int64_t combined_stride = 0;
+};
+
+class ExpertExchange {
+ public:
+  virtual ~ExpertExchange() = default;
+  // OK when a step can start now (an active placement exists and its workers
+  // are reachable); else UNAVAILABLE saying what is missing.
+  virtual absl::Status Ready() = 0;
+  // Pins the placement version that the step runs under (0 when there is none
+  // to pin). EndStep unpins.
+  virtual absl::StatusOr<PlacementVersion> BeginStep(StepId step) = 0;
+  virtual void EndStep(StepId step) = 0;
+  // Begin sends and returns; Finish waits for every route and combines. Exactly
+  // one Finish per OK Begin. An error ends the step: UNAVAILABLE (worker,
+  // layer, expert named), DEADLINE_EXCEEDED, INTERNAL.
+  virtual absl::Status Begin(const MoeCall& call) = 0;
+  virtual absl::Status Finish(const MoeCall& call) = 0;
+};
+
+}  // namespace trunkline::trunk
