@@ -1,0 +1,84 @@
+// House rules that a reader would otherwise have to police by eye.
+
+#include <gtest/gtest.h>
+
+#include <map>
+#include <regex>
+#include <string>
+
+#include "tests/tidy/source_tree.h"
+
+namespace trunkline::tidy {
+namespace {
+
+TEST(SourceRules, FilesStayUnderFiveHundredLines) {
+  // A file that has to be longer says here why.
+  const std::map<std::string, std::string> longer = {};
+  for (const SourceFile& file : ReadSources()) {
+    if (longer.contains(file.path)) continue;
+    EXPECT_LE(file.lines.size(), 500u)
+        << file.path << ": split it by what its parts decide";
+  }
+}
+
+TEST(SourceRules, NoFileIsNamedAfterNothing) {
+  const std::regex bad("(^|/|_)(utils?|helpers?|misc)(_|\\.|/)");
+  for (const SourceFile& file : ReadSources()) {
+    EXPECT_FALSE(std::regex_search(file.path, bad))
+        << file.path << ": name what the functions share";
+  }
+}
+
+TEST(SourceRules, HeadersArePragmaOnce) {
+  for (const SourceFile& file : ReadSources()) {
+    if (!file.path.ends_with(".h")) continue;
+    bool once = false;
+    for (const std::string& line : file.lines)
+      once = once || line == "#pragma once";
+    EXPECT_TRUE(once) << file.path;
+  }
+}
+
+TEST(SourceRules, TestsWaitForConditionsNotForTime) {
+  const std::regex sleeps(
+      "\\b(sleep_for|sleep_until|usleep|nanosleep|SleepFor)\\b");
+  for (const SourceFile& file : ReadSources()) {
+    if (file.folder != "tests" || file.path.find("tests/tidy/") == 0) continue;
+    for (size_t i = 0; i < file.lines.size(); ++i) {
+      EXPECT_FALSE(std::regex_search(file.lines[i], sleeps))
+          << file.path << ":" << i + 1 << ": " << file.lines[i];
+    }
+  }
+}
+
+TEST(SourceRules, NothingUnfinishedIsLeftInTheCode) {
+  const std::regex unfinished("\\b(TODO|FIXME|XXX|HACK)\\b");
+  for (const SourceFile& file : ReadSources()) {
+    if (file.path.find("tests/tidy/") == 0) continue;
+    for (size_t i = 0; i < file.lines.size(); ++i) {
+      EXPECT_FALSE(std::regex_search(file.lines[i], unfinished))
+          << file.path << ":" << i + 1 << ": " << file.lines[i];
+    }
+  }
+}
+
+TEST(SourceRules, OnlyMainReadsTheEnvironmentAndEndsTheProcess) {
+  const std::regex calls("\\b(std::)?(getenv|exit|_exit|quick_exit)\\(");
+  for (const SourceFile& file : ReadSources()) {
+    if (file.folder == "tests" || file.folder == "bench" ||
+        file.folder == "cli" || file.folder == "sim")
+      continue;
+    // The UCX backend asks whether the operator has set a UCX_ variable before
+    // it sets the same option.
+    if (file.path.rfind("transport/ucx/", 0) == 0) continue;
+    for (size_t i = 0; i < file.lines.size(); ++i) {
+      const std::string code =
+          file.lines[i].substr(0, file.lines[i].find("//"));
+      EXPECT_FALSE(std::regex_search(code, calls))
+          << file.path << ":" << i + 1 << ": " << file.lines[i];
+    }
+  }
+}
+
+}  // namespace
+}  // namespace trunkline::tidy
