@@ -42,6 +42,14 @@ struct MoeLayerShape {
   int64_t expert_bytes = 0;  // weights of one expert as stored
 };
 
+// Sorts each expert's replicas by worker and numbers every worker's slots dense
+// from 0 in (layer, expert) order: the one numbering that all our own maps use.
+void AssignSlots(PlacementMap* map);
+
+// Layers ascend, each with at least one expert. INVALID_ARGUMENT names the
+// layer.
+absl::Status ValidateShapes(const std::vector<MoeLayerShape>& layers);
+
 // Every expert of every layer has an owner, no two copies on one worker, layers
 // and workers ascending, slots dense. INVALID_ARGUMENT names layer, expert and
 // worker.
