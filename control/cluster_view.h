@@ -41,6 +41,8 @@ struct WorkerView {
       failure_domain;
   uint64_t memory_bytes = 0;
   std::vector<VersionReport> versions;
+  bool draining = false;  // gets no new experts and hands its own over
+  bool drained = false;   // safe to stop: no version left names it
 };
 
 struct PlacementView {
@@ -53,11 +55,17 @@ struct ClusterView {
   std::vector<WorkerView> workers;        // ascending by id
   std::vector<PlacementView> placements;  // not retired, ascending by version
   PlacementVersion active;                // invalid: none yet
-  std::string waiting_for;
+  std::string waiting_for;  // why not every expert has a live owner that
+                            // reported READY; empty: all have
   std::string model_digest;
+  std::vector<placement::MoeLayerShape> moe_layers;
 
   const WorkerView* FindWorker(WorkerId id) const;
   const PlacementView* FindPlacement(PlacementVersion version) const;
 };
+
+const char* Name(Role role);             // "trunk", "expert"
+const char* Name(PlacementState state);  // "proposed", ...
+const char* Name(ShardState state);      // "loading", "ready", "failed"
 
 }  // namespace trunkline::control

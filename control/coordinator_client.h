@@ -39,8 +39,11 @@ struct ExpertLoadReport {
 // What goes out with each heartbeat; asked for on the client's thread.
 struct Report {
   std::vector<VersionReport> versions;
+  // Trunks: the oldest version that a step in flight was planned under; invalid
+  // when idle.
   PlacementVersion oldest_in_flight;
   std::vector<ExpertLoadReport> loads;
+  bool wants_drain = false;  // hand my experts over: I am going to stop
 };
 
 class CoordinatorClient {
@@ -49,10 +52,14 @@ class CoordinatorClient {
     std::function<void(const Identity&)>
         on_registered;  // first time and after every re-registration
     std::function<void(const ClusterView&)>
-        on_view;  // whole view, in increasing (epoch, revision)
+        on_view;  // whole view, in increasing (epoch, revision) of one
+                  // cluster id. New steps must follow this view once the
+                  // callback has returned: the next heartbeat says so, and old
+                  // versions retire by it.
     std::function<Report()> make_report;
-    // Registration was refused for good (wrong model, wrong numerics class):
-    // the process should end.
+    // Registration was refused for good (wrong model, wrong numerics class), or
+    // another process has taken this name: the process should end. Last
+    // callback.
     std::function<void(const absl::Status&)> on_refused;
   };
 
@@ -64,7 +71,8 @@ class CoordinatorClient {
   virtual ~CoordinatorClient() = default;
   // Sends a heartbeat now (something to report).
   virtual void ReportNow() = 0;
-  // Leaves the cluster in an orderly way and stops the threads. Idempotent.
+  // Leaves the cluster in an orderly way and stops the threads, within about a
+  // second whatever the coordinator does. Idempotent; not from a callback.
   virtual void Stop() = 0;
 };
 
