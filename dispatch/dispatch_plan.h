@@ -8,8 +8,10 @@
 #include <span>
 #include <vector>
 
+#include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/ids.h"
+#include "dispatch/replica_assignment.h"
 #include "placement/placement_map.h"
 #include "routing/route_table.h"
 
@@ -41,5 +43,39 @@ absl::StatusOr<DispatchPlan> PlanDispatch(
     const routing::RouteTable& table, std::span<const uint32_t> subset,
     const placement::LayerPlacement& placement, PlacementVersion version,
     std::span<const WorkerId> live);
+
+// The same with memory that is kept between calls: nothing is allocated once
+// the vectors have grown. One planner a thread.
+class DispatchPlanner {
+ public:
+  // On an error the plan is empty.
+  absl::Status Plan(const routing::RouteTable& table,
+                    std::span<const uint32_t> subset,
+                    const placement::LayerPlacement& placement,
+                    PlacementVersion version, std::span<const WorkerId> live,
+                    DispatchPlan* plan);
+
+ private:
+  absl::Status CountRoutes(const routing::RouteTable& table,
+                           std::span<const uint32_t> subset,
+                           const placement::LayerPlacement& placement);
+  absl::Status AssignReplicas(const placement::LayerPlacement& placement,
+                              std::span<const WorkerId> live);
+  void FillShares(const routing::RouteTable& table,
+                  std::span<const WorkerId> live, DispatchPlan* plan);
+  void FillRows(const routing::RouteTable& table, WorkerShare* share);
+  WorkerShare TakeShare();
+
+  std::vector<uint32_t> planned_;       // route rows
+  std::vector<uint32_t> expert_begin_;  // [experts + 1] into by_expert_
+  std::vector<uint32_t> by_expert_;     // route rows by (expert, token, slot)
+  std::vector<uint32_t> used_experts_;  // ascending
+  std::vector<uint32_t> candidates_;    // of one expert
+  std::vector<uint32_t> share_of_;      // [live] index into the plan's shares
+  std::vector<uint64_t> token_bits_;    // rows of one share
+  std::vector<uint32_t> row_of_token_;  // index into the share's rows
+  ReplicaAssignment assignment_;
+  std::vector<WorkerShare> spare_;  // memory of earlier shares
+};
 
 }  // namespace trunkline::dispatch

@@ -22,6 +22,11 @@ inline constexpr uint16_t kWireVersion = 1;
 inline constexpr size_t kFrameHeaderBytes = 128;
 inline constexpr size_t kFrameAlignment = 64;
 
+// Bounds of the format, so that no size computed from a header can overflow.
+inline constexpr uint32_t kFrameRowsMax = 1u << 24;   // and routes
+inline constexpr uint32_t kFrameWidthMax = 1u << 20;  // elements of a row
+inline constexpr size_t kRefusalMessageMax = 1024;    // longer ones are cut
+
 enum class FrameKind : uint8_t {
   kDispatch = 1,  // trunk -> expert worker: rows and routes
   kAnswer = 2,    // expert worker -> trunk: one row per route
@@ -118,8 +123,9 @@ struct AnswerFrameWriter {
   std::byte* rows = nullptr;
   size_t row_stride = 0;
 };
-// Write the header (payload_bytes is computed) and return the places of the
-// rest; padding is zeroed.
+// Write the header (kind and payload_bytes are set here; an answer's row_count
+// becomes its route_count, a refusal has neither) and return the places of the
+// rest; padding is zeroed. `frame` is exactly as long as ...FrameBytes says.
 DispatchFrameWriter BeginDispatchFrame(const FrameHeader& header,
                                        std::span<std::byte> frame);
 AnswerFrameWriter BeginAnswerFrame(const FrameHeader& header,
@@ -131,8 +137,17 @@ void SealFrame(std::span<std::byte> frame);  // puts the checksum in
 void SetAnswerTimings(std::span<std::byte> frame, uint64_t queue_ns,
                       uint64_t compute_ns);
 
+// The kind alone, for choosing the decoder: checks magic, wire version and
+// kind, not the checksum.
+absl::StatusOr<FrameKind> PeekKind(std::span<const std::byte> frame);
+
 // DATA_LOSS for a checksum that differs, INVALID_ARGUMENT naming the field for
-// the rest.
+// the rest. The frame starts on an 8-byte boundary at least. DecodeDispatch
+// also refuses: routes out of (expert, token, slot) order, a (token, slot) or a
+// (token, expert) named twice, a row that no route names or that two tokens
+// share, rows out of token order, a gate that is not finite, padding that is
+// not zero. DecodeAnswer checks padding; whether its routes are the right ones,
+// each once, only the exchange that sent them can say (layer_exchange.h).
 absl::StatusOr<FrameHeader> DecodeHeader(std::span<const std::byte> frame);
 absl::StatusOr<DispatchFrameView> DecodeDispatch(
     std::span<const std::byte> frame);

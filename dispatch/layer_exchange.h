@@ -43,6 +43,7 @@ struct RouteAnswer {
   uint32_t row = 0;
 };
 
+// Of one exchange: zero at Begin.
 struct ExchangeCounters {
   uint64_t routes_sent = 0, routes_done = 0, routes_retried = 0;
   uint64_t late_answers = 0, refusals = 0, workers_failed = 0,
@@ -60,6 +61,7 @@ class LayerExchange {
   };
 
   // table, placement: outlive the exchange's use until done. live: ascending.
+  // Begins anew, whatever was under way; memory of the last exchange is kept.
   absl::StatusOr<std::vector<SendAction>> Begin(
       StepId step, uint16_t micro_batch, const routing::RouteTable* table,
       const placement::LayerPlacement* placement, PlacementVersion version,
@@ -92,7 +94,12 @@ class LayerExchange {
   // missed and nothing is left.
   absl::StatusOr<std::vector<SendAction>> Tick(absl::Time now);
 
+  // Every accepted route has its answer. An error returned above is final: the
+  // exchange never becomes done, and later calls return that error again
+  // (FAILED_PRECONDITION of OnRefused excepted, which asks for Replace).
   bool done() const { return outstanding_ == 0; }
+  // Workers that this exchange no longer uses: down, refused, lied or too late.
+  std::span<const WorkerId> excluded() const { return excluded_; }
   absl::Time next_deadline() const;
   // Valid when done: [route rows of the table]; routes that were not accepted
   // have answer UINT32_MAX.
@@ -104,34 +111,60 @@ class LayerExchange {
   absl::Status CheckConservation() const;
 
  private:
-  struct Flight {  // one share under way
+  // One share under way, or that was. Flights live until the next Begin, so
+  // that an answer to a closed one is known to be late and not made up.
+  struct Flight {
     WorkerShare share;
     uint16_t attempt = 0;
     PlacementVersion version;
     absl::Time sent;
-    bool open = true;
+    bool open = false;
+    bool answered = false;
+    uint32_t answer_number = UINT32_MAX;
   };
+  enum class Match : uint8_t { kCurrent, kLate, kLie };
+
+  Match MatchHeader(WorkerId from, const FrameHeader& header,
+                    uint32_t* flight_index, std::string* why) const;
+  Match MatchFlight(WorkerId from, const FrameHeader& header,
+                    uint32_t* flight_index, std::string* why) const;
+  absl::Status MatchRoutes(const AnswerFrameView& answer,
+                           uint32_t flight_index);
+  uint32_t FindRoute(uint32_t token, uint16_t slot) const;
   absl::StatusOr<std::vector<SendAction>> PlanAndSend(
       std::vector<uint32_t> routes, absl::Time now);
-  std::vector<uint32_t> CloseFlights(
-      WorkerId worker);  // returns their unanswered routes, ascending
+  // Closes the worker's open flights and appends their unanswered routes.
+  void CloseFlights(WorkerId worker, std::vector<uint32_t>* routes);
+  void Exclude(WorkerId worker, const std::string& why);
+  absl::Status Fail(absl::Status status);
+  std::string Where() const;  // "step 3, layer 5"
 
   StepId step_;
   uint16_t micro_batch_ = 0;
   const routing::RouteTable* table_ = nullptr;
   const placement::LayerPlacement* placement_ = nullptr;
   PlacementVersion version_;
-  std::vector<WorkerId> live_;
+  std::vector<WorkerId> live_;      // ascending, without excluded_
+  std::vector<WorkerId> excluded_;  // down, refused or lied in this exchange
   Limits limits_;
   absl::Time begun_;
   uint16_t next_attempt_ = 0;
   int64_t outstanding_ = 0;
+  // The first flights_used_ are this exchange's; the rest is memory to reuse.
   std::vector<std::unique_ptr<Flight>> flights_;
+  size_t flights_used_ = 0;
   std::vector<RouteState> states_;
   std::vector<RouteAnswer> answers_;
+  std::vector<uint32_t> flight_of_route_;  // the last flight that carried it
+  std::vector<uint32_t> matched_;  // route rows of the answer being judged
+  std::vector<uint32_t> mark_;     // [routes] == mark_now_: already in matched_
+  uint32_t mark_now_ = 0;
   std::vector<uint32_t> waiting_for_placement_;
   std::string last_failure_;
+  absl::Status failure_;  // sticky: the first error ends the exchange
   ExchangeCounters counters_;
+  DispatchPlanner planner_;
+  DispatchPlan plan_;
 };
 
 }  // namespace trunkline::dispatch

@@ -1,16 +1,17 @@
 #pragma once
 
-// From router scores to selected routes. Pure. Policy and arithmetic:
-// nemotron-h.md section 4, routing-contracts.md section 2.
+// From router scores to selected routes. Pure. Policy and arithmetic of
+// NemotronH:
 //
-//   corrected = score + bias                                        (chooses,
-//   never weighs) n_group > 1: groups of E/n_group consecutive experts; a
-//   group's score is the sum of its two largest
-//     corrected scores (one expert a group: that one); the topk_group best
-//     groups stay, the rest are -inf
-//   the top_k largest corrected scores, descending; equal scores: lower id
-//   first (groups and experts) gate = score of the chosen; normalize: / (sum +
-//   1e-20); * scale   (all fp32)
+//   corrected = score + bias   chooses, never weighs
+//   n_group > 1: groups of experts / n_group consecutive experts; a group's
+//     score is the sum of its two largest corrected scores (one expert a group:
+//     that one); the topk_group best groups stay, the rest are out, also when
+//     what is left is negative
+//   the top_k largest corrected scores, descending
+//   equal scores: lower id first, for groups and for experts
+//   gate = score of the chosen; normalize: / (sum in slot order + 1e-20);
+//     * scale; all fp32
 
 #include <cstdint>
 #include <span>
@@ -20,6 +21,8 @@
 #include "routing/route_table.h"
 
 namespace trunkline::routing {
+
+inline constexpr int64_t kGroupsMax = 1024;
 
 struct RouterPolicy {
   int64_t experts = 0;
