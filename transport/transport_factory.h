@@ -9,7 +9,8 @@
 namespace trunkline::transport {
 
 // kind: "ucx" or "inprocess". A build or machine without the backend:
-// UNAVAILABLE with the reason.
+// UNAVAILABLE with the reason. Options that do not fit together, or an unknown
+// kind: INVALID_ARGUMENT.
 absl::StatusOr<std::unique_ptr<Transport>> MakeTransport(
     const std::string& kind, const Options& options);
 
