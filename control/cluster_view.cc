@@ -27,26 +27,6 @@ const char* Name(Role role) {
   return "unknown role";
 }
 
-const char* Name(PlacementState state) {
-  switch (state) {
-    case PlacementState::kProposed:
-      return "proposed";
-    case PlacementState::kStaging:
-      return "staging";
-    case PlacementState::kReady:
-      return "ready";
-    case PlacementState::kActive:
-      return "active";
-    case PlacementState::kDraining:
-      return "draining";
-    case PlacementState::kRetired:
-      return "retired";
-    case PlacementState::kAbandoned:
-      return "abandoned";
-  }
-  return "unknown state";
-}
-
 const char* Name(ShardState state) {
   switch (state) {
     case ShardState::kLoading:

@@ -9,19 +9,12 @@
 
 #include "common/ids.h"
 #include "placement/placement_map.h"
+#include "placement/placement_version.h"
 
 namespace trunkline::control {
 
 enum class Role : uint8_t { kTrunk = 1, kExpert = 2 };
-enum class PlacementState : uint8_t {
-  kProposed = 1,
-  kStaging,
-  kReady,
-  kActive,
-  kDraining,
-  kRetired,
-  kAbandoned
-};
+using PlacementState = placement::VersionState;
 enum class ShardState : uint8_t { kLoading = 1, kReady, kFailed };
 
 struct VersionReport {
@@ -64,8 +57,8 @@ struct ClusterView {
   const PlacementView* FindPlacement(PlacementVersion version) const;
 };
 
-const char* Name(Role role);             // "trunk", "expert"
-const char* Name(PlacementState state);  // "proposed", ...
-const char* Name(ShardState state);      // "loading", "ready", "failed"
+const char* Name(Role role);         // "trunk", "expert"
+using placement::Name;               // of a PlacementState
+const char* Name(ShardState state);  // "loading", "ready", "failed"
 
 }  // namespace trunkline::control

@@ -1,5 +1,8 @@
 #include "placement/worker_profile.h"
 
+#include <map>
+#include <set>
+
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 
@@ -42,13 +45,28 @@ const WorkerProfile* FindProfile(const std::vector<WorkerProfile>& workers,
 std::vector<uint64_t> ShardBytes(const PlacementMap& map,
                                  const std::vector<MoeLayerShape>& layers,
                                  const std::vector<WorkerProfile>& workers) {
+  return StagingBytes({}, map, layers, workers);
+}
+
+std::vector<uint64_t> StagingBytes(const std::vector<const PlacementMap*>& held,
+                                   const PlacementMap& next,
+                                   const std::vector<MoeLayerShape>& layers,
+                                   const std::vector<WorkerProfile>& workers) {
+  std::vector<const PlacementMap*> maps = held;
+  maps.push_back(&next);
   std::map<WorkerId, uint64_t> bytes;
   for (const MoeLayerShape& shape : layers) {
-    const LayerPlacement* layer = map.FindLayer(shape.layer);
-    if (layer == nullptr) continue;
-    for (const std::vector<Replica>& replicas : layer->replicas) {
-      for (const Replica& replica : replicas) {
-        bytes[replica.worker] += static_cast<uint64_t>(shape.expert_bytes);
+    for (size_t e = 0; e < static_cast<size_t>(shape.experts); ++e) {
+      std::set<WorkerId> owners;
+      for (const PlacementMap* map : maps) {
+        const LayerPlacement* layer = map->FindLayer(shape.layer);
+        if (layer == nullptr || e >= layer->replicas.size()) continue;
+        for (const Replica& replica : layer->replicas[e]) {
+          owners.insert(replica.worker);
+        }
+      }
+      for (const WorkerId owner : owners) {
+        bytes[owner] += static_cast<uint64_t>(shape.expert_bytes);
       }
     }
   }
@@ -58,6 +76,23 @@ std::vector<uint64_t> ShardBytes(const PlacementMap& map,
     result.push_back(bytes[profile.worker]);
   }
   return result;
+}
+
+absl::Status ValidateStaging(const std::vector<const PlacementMap*>& held,
+                             const PlacementMap& next,
+                             const std::vector<MoeLayerShape>& layers,
+                             const std::vector<WorkerProfile>& workers) {
+  const std::vector<uint64_t> bytes = StagingBytes(held, next, layers, workers);
+  for (size_t i = 0; i < workers.size(); ++i) {
+    if (workers[i].memory_bytes == 0 || bytes[i] <= workers[i].memory_bytes) {
+      continue;
+    }
+    return absl::FailedPreconditionError(absl::StrCat(
+        "worker ", workers[i].worker.value, " would hold ", bytes[i],
+        " bytes of experts while the versions change and has room for ",
+        workers[i].memory_bytes));
+  }
+  return absl::OkStatus();
 }
 
 absl::Status ValidateAgainstWorkers(const PlacementMap& map,

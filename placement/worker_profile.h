@@ -30,6 +30,20 @@ std::vector<uint64_t> ShardBytes(const PlacementMap& map,
                                  const std::vector<MoeLayerShape>& layers,
                                  const std::vector<WorkerProfile>& workers);
 
+// Bytes that each worker holds while all of `held` and `next` are loaded (an
+// expert that several of them give it is held once), in the order of `workers`.
+std::vector<uint64_t> StagingBytes(const std::vector<const PlacementMap*>& held,
+                                   const PlacementMap& next,
+                                   const std::vector<MoeLayerShape>& layers,
+                                   const std::vector<WorkerProfile>& workers);
+
+// Room for `next` beside what the workers still hold. FAILED_PRECONDITION names
+// worker and bytes.
+absl::Status ValidateStaging(const std::vector<const PlacementMap*>& held,
+                             const PlacementMap& next,
+                             const std::vector<MoeLayerShape>& layers,
+                             const std::vector<WorkerProfile>& workers);
+
 // Every worker of a valid map is in the list and has room for its shards, and
 // the copies of one expert share a numerics class, since copies of different
 // classes give different bits. FAILED_PRECONDITION names worker, bytes, layer
