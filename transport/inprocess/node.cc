@@ -1,5 +1,6 @@
 #include "transport/inprocess/node.h"
 
+#include <algorithm>
 #include <chrono>
 #include <utility>
 
