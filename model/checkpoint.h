@@ -15,12 +15,9 @@
 #include "common/ids.h"
 #include "common/tensor_view.h"
 #include "model/model_config.h"
+#include "model/weight_partition.h"
 
 namespace trunkline::model {
-
-// Who owns a tensor. kMtp tensors are checked for shape and left on disk until
-// speculation uses them.
-enum class TensorRole : uint8_t { kTrunk, kRoutedExpert, kMtp };
 
 struct TensorInfo {
   std::string
@@ -56,8 +53,9 @@ class Checkpoint {
  public:
   // Validates everything that can be validated without reading weights: config,
   // every header, every offset, every name, dtype and shape against the layer
-  // table. The first fault ends the load with an error that names it.
-  // FAILED_PRECONDITION or INVALID_ARGUMENT or NOT_FOUND as fits.
+  // table. The first fault ends the load with an error that names it: NOT_FOUND
+  // for a file that is not there, UNIMPLEMENTED for what is valid but not
+  // supported, INVALID_ARGUMENT for the rest.
   static absl::StatusOr<std::shared_ptr<const Checkpoint>> Open(
       const std::string& directory);
 
@@ -65,15 +63,25 @@ class Checkpoint {
   virtual const std::string& directory() const = 0;
   virtual const ModelConfig& config() const = 0;
   virtual const GenerationDefaults& generation_defaults() const = 0;
+  // In the order of ExpectedTensors. Experts that a file stores stacked are
+  // listed one by one, each with its own part of the stacked bytes.
   virtual const std::vector<TensorInfo>& tensors() const = 0;
+  virtual const std::vector<std::string>& files() const = 0;  // paths
   // The type rows are rounded to: BF16 when the projections are BF16, else F32.
   virtual DType activation_dtype() const = 0;
-  // Hex digest of config and tensor names, types, shapes and offsets: the same
-  // directory content gives the same digest on every machine. Workers of one
-  // cluster must agree on it.
+  // 32 hex digits (XXH3-128): the same on every machine and for every way to
+  // store the same model (shards, prefixes, stacked experts). Workers of one
+  // cluster must agree on it. It covers what the arithmetic depends on: the
+  // layer table and the other semantic fields of the configuration, and each
+  // tensor's canonical name, element type, shape and content. Of the content
+  // it takes the first and the last 4 KiB of every tensor, since hashing all
+  // of a large checkpoint would take minutes: it tells one model from another
+  // and one training step from the next, but does not prove that a file is
+  // free of damage in the middle of a tensor.
   virtual const std::string& digest() const = 0;
 
-  // Trunk weights: everything but routed experts and mtp.
+  // Trunk weights: everything but routed experts and mtp. With a tied head
+  // "lm_head.weight" is the embedding.
   virtual absl::StatusOr<std::unique_ptr<WeightMap>> MapTrunk() const = 0;
   // The up and down weights of one routed expert: canonical names
   // "layers.L.mixer.experts.E.up_proj.weight" [width, input] and

@@ -16,7 +16,7 @@ namespace trunkline::model {
 inline constexpr int64_t kDimensionMax = int64_t{1} << 24;
 inline constexpr int64_t kExpertsMax = int64_t{1} << 16;
 inline constexpr int64_t kLayersMax = 4096;
-inline constexpr int64_t kExpertsOfAllLayersMax = int64_t{1} << 20;
+inline constexpr int64_t kExpertsOfAllLayersMax = int64_t{1} << 18;
 
 // The spellings of section 1.3 of the family's configuration, on `text`.
 void AddConfigAliases(JsonFields* text);
