@@ -1,0 +1,133 @@
+#pragma once
+
+// The layer walk: from token ids to logits, layer by layer, one function per
+// layer kind. Arithmetic and roundings: nemotron-h.md, section 3.
+//
+// Owns the activations and knows sequence state, but no request, no text and no
+// clock. Called by the engine thread only.
+
+#include <cstdint>
+#include <functional>
+#include <span>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/ids.h"
+#include "kernels/attention.h"
+#include "kernels/kernel_context.h"
+#include "kernels/mamba.h"
+#include "model/model_config.h"
+#include "routing/route_table.h"
+#include "routing/router_policy.h"
+#include "trunk_worker/activations.h"
+#include "trunk_worker/expert_exchange.h"
+#include "trunk_worker/sequence_state.h"
+#include "trunk_worker/trunk_weights.h"
+
+namespace trunkline::trunk {
+
+enum class LogitRows : uint8_t { kNone, kLast, kAll };
+
+// Consecutive rows of one sequence: a prefill chunk, or one decode row.
+struct RowRun {
+  SequenceState* state = nullptr;   // the rows' positions start at its length
+  std::span<const int32_t> tokens;  // at least one; ids below the vocabulary
+  LogitRows logits = LogitRows::kLast;
+};
+
+// Logits of the wanted rows, in run order and row order. Valid until the next
+// step.
+struct StepLogits {
+  struct Row {
+    size_t run = 0;
+    int64_t row = 0;  // within the run
+  };
+  std::vector<Row> rows;
+  const float* values = nullptr;
+  int64_t vocab = 0;
+  std::span<const float> operator[](size_t i) const {
+    return {values + static_cast<int64_t>(i) * vocab,
+            static_cast<size_t>(vocab)};
+  }
+};
+
+// Routes of one moe layer since the counts were last taken.
+struct MoeLoad {
+  LayerIndex layer;
+  std::vector<uint64_t> selected;  // [experts], accepted routes
+  std::vector<uint64_t> executed;  // [experts], completed ones
+};
+
+class LayerRunner {
+ public:
+  enum class Tap : uint8_t { kBlockIn, kBlockOut };
+  // The residual stream entering and leaving a layer: [rows, hidden].
+  using TapFunction = std::function<void(LayerIndex, Tap, const float* rows,
+                                         int64_t row_count)>;
+
+  // All outlive the runner. Steps have at most rows_max rows.
+  LayerRunner(const model::ModelConfig* config, const TrunkWeights* weights,
+              kernels::Activation activation, ExpertExchange* experts,
+              const kernels::KernelContext& context, int64_t rows_max);
+
+  // Advances each run's state by its rows, exactly once. After an error the
+  // states are half advanced and can only be destroyed; the step made nothing.
+  absl::Status RunStep(StepId step, std::span<const RowRun> runs,
+                       StepLogits* logits);
+
+  // One layer alone, over `rows` of the residual stream [rows of runs, hidden],
+  // changed in place. For tests that judge layers one at a time.
+  absl::Status RunLayer(StepId step, LayerIndex layer,
+                        std::span<const RowRun> runs, float* rows);
+
+  void set_tap(TapFunction tap) { tap_ = std::move(tap); }
+  int64_t rows_max() const { return rows_max_; }
+  const std::vector<MoeLoad>& loads() const { return loads_; }
+  void ClearLoads();
+
+ private:
+  void BeginRuns(std::span<const RowRun> runs);
+  void Embed(std::span<const RowRun> runs);
+  absl::Status Layer(StepId step, const model::LayerSpec& spec);
+  void Mamba(const model::LayerSpec& spec, const MambaWeights& w);
+  void Attention(const model::LayerSpec& spec, const AttentionWeights& w);
+  void Mlp(const kernels::MlpWeights& w, float* out);
+  absl::Status Moe(StepId step, const model::LayerSpec& spec,
+                   const MoeWeights& w);
+  absl::Status Route(const model::LayerSpec& spec, const MoeWeights& w);
+  void Head(std::span<const RowRun> runs, StepLogits* logits);
+
+  void Norm(const float* x, const std::vector<float>& weight, float* y);
+  void Project(const float* x, const kernels::PackedMatrix& w, float* y,
+               kernels::Activation out);
+  std::span<const kernels::StateSegment> Segments(
+      LayerIndex layer, std::byte* (SequenceState::*state)(LayerIndex));
+
+  const model::ModelConfig& config_;
+  const TrunkWeights& weights_;
+  const kernels::Activation activation_;
+  ExpertExchange& experts_;
+  const kernels::KernelContext context_;
+  const int64_t rows_max_;
+  Activations act_;
+  TapFunction tap_;
+  std::vector<MoeLoad> loads_;   // one per moe layer
+  std::vector<size_t> load_of_;  // [layers]: index into loads_
+  routing::RouteTable routes_;
+
+  // The step under way.
+  struct Run {
+    SequenceState* state = nullptr;
+    int64_t row_begin = 0;
+    int64_t row_count = 0;
+    int64_t position = 0;
+  };
+  std::vector<Run> runs_;
+  int64_t rows_ = 0;
+  std::vector<kernels::StateSegment> state_segments_;
+  std::vector<kernels::AttentionSegment> attention_segments_;
+  std::vector<int32_t> ids_;
+  std::vector<uint32_t> logit_index_;
+};
+
+}  // namespace trunkline::trunk

@@ -1,0 +1,365 @@
+#include "trunk_worker/trunk_worker.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+
+namespace trunkline::trunk {
+
+// One request on its way. `state` is set once it is admitted.
+struct TrunkWorker::Sequence {
+  Sequence(GenerationRequest r, absl::Time now)
+      : request(std::move(r)), text(request.stop), submitted(now) {
+    for (int32_t id : request.prompt) history.AddPrompt(id);
+  }
+
+  int64_t prompt_size() const {
+    return static_cast<int64_t>(request.prompt.size());
+  }
+  int64_t tokens_max() const { return prompt_size() + request.max_tokens; }
+  int64_t prompt_left() const {
+    return std::max<int64_t>(0, prompt_size() - state->length());
+  }
+
+  GenerationRequest request;
+  TokenHistory history;
+  model::TextStream text;
+  std::unique_ptr<SequenceState> state;
+  int64_t outputs = 0;
+  int32_t last_token = 0;  // the next decode row
+  std::vector<TokenLogprobs> prompt_logprobs;
+  bool in_step = false;
+  bool finished = false;
+  absl::Time submitted, admitted, first_token;
+};
+
+TrunkWorker::TrunkWorker(const Options& options, SequencePool* pool,
+                         const model::Tokenizer* tokenizer)
+    : options_(options), pool_(pool), tokenizer_(tokenizer) {}
+
+TrunkWorker::~TrunkWorker() = default;
+
+void TrunkWorker::Step(Event event, absl::Time now) {
+  if (auto* submit = std::get_if<Submit>(&event)) {
+    OnSubmit(std::move(submit->request), now);
+  } else if (auto* cancel = std::get_if<Cancel>(&event)) {
+    OnCancel(*cancel, now);
+  } else if (auto* readiness = std::get_if<Readiness>(&event)) {
+    OnReadiness(readiness->status, now);
+  } else {
+    draining_ = true;
+  }
+}
+
+absl::Status TrunkWorker::CheckRequest(const GenerationRequest& r) const {
+  if (draining_) return absl::UnavailableError("the server is shutting down");
+  if (r.prompt.empty())
+    return absl::InvalidArgumentError("prompt is empty: it has no tokens");
+  for (size_t i = 0; i < r.prompt.size(); ++i) {
+    if (r.prompt[i] >= 0 && r.prompt[i] < options_.vocab_size) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "prompt token ", i, " is ", r.prompt[i],
+        "; the vocabulary has ids 0 to ", options_.vocab_size - 1));
+  }
+  for (size_t i = 0; i < r.stop.size(); ++i) {
+    if (r.stop[i].empty())
+      return absl::InvalidArgumentError(absl::StrCat("stop[", i, "] is empty"));
+  }
+  TL_RETURN_IF_ERROR(ValidateSampling(r.sampling));
+  if (!r.stop.empty() && tokenizer_ == nullptr) {
+    return absl::FailedPreconditionError(
+        "stop strings need a tokenizer, and this model has none");
+  }
+  const int64_t prompt = static_cast<int64_t>(r.prompt.size());
+  if (prompt + std::max<int64_t>(1, r.max_tokens) > pool_->tokens_max()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("prompt of ", prompt, " tokens and max_tokens ",
+                     std::max<int64_t>(1, r.max_tokens), " exceed the ",
+                     pool_->tokens_max(), " tokens that a sequence may have"));
+  }
+  return absl::OkStatus();
+}
+
+// Whether the request can start at once; it never overtakes one that waits.
+absl::Status TrunkWorker::CheckCapacity(const GenerationRequest& r) const {
+  TL_RETURN_IF_ERROR(readiness_);
+  if (!waiting_.empty()) {
+    return absl::ResourceExhaustedError(
+        absl::StrCat(waiting_.size(), " requests wait for memory already"));
+  }
+  return pool_->CanAdmit(static_cast<int64_t>(r.prompt.size()) + r.max_tokens);
+}
+
+void TrunkWorker::OnSubmit(GenerationRequest request, absl::Time now) {
+  absl::Status status = CheckRequest(request);
+  if (status.ok() && request.deadline <= now) {
+    status = absl::DeadlineExceededError(
+        "the deadline had passed when the request arrived");
+  }
+  if (request.max_tokens == 0) {
+    request.max_tokens =
+        pool_->tokens_max() - static_cast<int64_t>(request.prompt.size());
+  }
+  auto sequence = std::make_unique<Sequence>(std::move(request), now);
+  if (!status.ok()) return FinishWith(*sequence, status, now);
+  status = CheckCapacity(sequence->request);
+  if (status.ok()) return Admit(std::move(sequence), now);
+  if (!sequence->request.wait_for_capacity)
+    return FinishWith(*sequence, status, now);
+  if (waiting_.size() >= options_.waiting_max) {
+    return FinishWith(
+        *sequence,
+        absl::ResourceExhaustedError(absl::StrCat(
+            "the queue is full: ", waiting_.size(), " requests wait")),
+        now);
+  }
+  waiting_.push_back(std::move(sequence));
+}
+
+void TrunkWorker::Admit(std::unique_ptr<Sequence> sequence, absl::Time now) {
+  sequence->state = pool_->Admit(sequence->tokens_max());
+  sequence->admitted = now;
+  running_.push_back(std::move(sequence));
+}
+
+void TrunkWorker::AdmitWaiting(absl::Time now) {
+  if (!readiness_.ok()) return;
+  while (!waiting_.empty() &&
+         pool_->CanAdmit(waiting_.front()->tokens_max()).ok()) {
+    std::unique_ptr<Sequence> sequence = std::move(waiting_.front());
+    waiting_.pop_front();
+    Admit(std::move(sequence), now);
+  }
+}
+
+void TrunkWorker::OnCancel(const Cancel& cancel, absl::Time now) {
+  TL_CHECK(!cancel.why.ok());
+  // A request that ended a moment ago is not an error: the two crossed.
+  Sequence* sequence = Find(cancel.request);
+  if (sequence == nullptr || sequence->finished) return;
+  FinishWith(*sequence, cancel.why, now);
+  DropFinished();
+}
+
+void TrunkWorker::OnReadiness(const absl::Status& status, absl::Time now) {
+  readiness_ = status;
+  if (status.ok()) {
+    unready_since_ = absl::InfiniteFuture();
+  } else if (unready_since_ == absl::InfiniteFuture()) {
+    unready_since_ = now;
+  }
+}
+
+void TrunkWorker::Tick(absl::Time now) {
+  const bool given_up =
+      !readiness_.ok() && now >= unready_since_ + options_.unready_patience;
+  auto check = [&](Sequence& sequence, const char* where) {
+    if (sequence.finished) return;
+    if (sequence.request.deadline <= now) {
+      FinishWith(sequence,
+                 absl::DeadlineExceededError(absl::StrCat(
+                     "the deadline passed while the request ", where)),
+                 now);
+    } else if (given_up && sequence.state != nullptr) {
+      FinishWith(sequence, readiness_, now);
+    }
+  };
+  for (auto& sequence : running_) check(*sequence, "ran");
+  for (auto& sequence : waiting_) check(*sequence, "waited for capacity");
+  DropFinished();
+}
+
+absl::Time TrunkWorker::NextDeadline() const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& sequence : running_)
+    next = std::min(next, sequence->request.deadline);
+  for (const auto& sequence : waiting_)
+    next = std::min(next, sequence->request.deadline);
+  if (!readiness_.ok() && !running_.empty())
+    next = std::min(next, unready_since_ + options_.unready_patience);
+  return next;
+}
+
+const StepPlan& TrunkWorker::PlanStep(absl::Time now) {
+  TL_CHECK(!step_under_way_) << "a step is under way";
+  plan_.runs.clear();
+  plan_.rows = 0;
+  AdmitWaiting(now);
+  if (!readiness_.ok() || running_.empty()) return plan_;
+  prompt_left_.clear();
+  for (const auto& sequence : running_)
+    prompt_left_.push_back(sequence->prompt_left());
+  PlanBatch(options_.batch, prompt_left_, rotation_, &batch_);
+  for (const BatchRun& run : batch_) PlanRun(run);
+  plan_.step = StepId(next_step_++);
+  step_under_way_ = true;
+  return plan_;
+}
+
+void TrunkWorker::PlanRun(const BatchRun& batch) {
+  Sequence& sequence = *running_[batch.sequence];
+  const GenerationRequest& request = sequence.request;
+  sequence.in_step = true;
+  StepRun run;
+  run.request = request.id;
+  run.rows.state = sequence.state.get();
+  run.spec = {&request.sampling, &sequence.history,
+              static_cast<uint64_t>(sequence.outputs), request.logprobs};
+  if (batch.decode) {
+    ++rotation_;
+    run.rows.tokens = {&sequence.last_token, 1};
+    run.sample = true;
+    run.rows.logits = LogitRows::kLast;
+  } else {
+    const std::span<const int32_t> prompt = request.prompt;
+    const int64_t begin = sequence.state->length();
+    run.rows.tokens = prompt.subspan(begin, batch.rows);
+    run.sample = begin + batch.rows == sequence.prompt_size();
+    run.rows.logits = run.sample ? LogitRows::kLast : LogitRows::kNone;
+    if (request.prompt_logprobs) {
+      run.rows.logits = LogitRows::kAll;
+      const int64_t left = sequence.prompt_size() - begin - 1;
+      run.following = prompt.subspan(begin + 1, std::min(batch.rows, left));
+    }
+  }
+  plan_.rows += batch.rows;
+  plan_.runs.push_back(run);
+}
+
+void TrunkWorker::OnStepResult(const StepResult& result, absl::Time now) {
+  TL_CHECK(step_under_way_) << "no step is under way";
+  step_under_way_ = false;
+  if (result.status.ok()) TL_CHECK_EQ(result.runs.size(), plan_.runs.size());
+  for (size_t i = 0; i < plan_.runs.size(); ++i) {
+    Sequence* sequence = Find(plan_.runs[i].request);
+    TL_CHECK(sequence != nullptr);
+    sequence->in_step = false;
+    if (sequence->finished) continue;  // cancelled while the step ran
+    if (!result.status.ok()) {
+      // Its mamba state is half advanced: the sequence can not go on.
+      FinishWith(*sequence, result.status, now);
+    } else {
+      TakeRunResult(plan_.runs[i], result.runs[i], result.version, now);
+    }
+  }
+  DropFinished();
+}
+
+void TrunkWorker::TakeRunResult(const StepRun& run, const RunResult& result,
+                                PlacementVersion version, absl::Time now) {
+  Sequence& sequence = *Find(run.request);
+  if (!result.status.ok()) return FinishWith(sequence, result.status, now);
+  sequence.prompt_logprobs.insert(sequence.prompt_logprobs.end(),
+                                  result.prompt_logprobs.begin(),
+                                  result.prompt_logprobs.end());
+  if (run.sample) TakeToken(sequence, result, version, now);
+}
+
+void TrunkWorker::TakeToken(Sequence& sequence, const RunResult& result,
+                            PlacementVersion version, absl::Time now) {
+  const GenerationRequest& request = sequence.request;
+  const int32_t token = result.token.id;
+  Output output;
+  output.request = request.id;
+  output.placement_version = version;
+  output.token_ids.push_back(token);
+  if (request.logprobs > 0) output.logprobs.push_back(result.token.logprobs);
+  if (sequence.outputs == 0) {
+    sequence.first_token = now;
+    output.prompt_logprobs = std::move(sequence.prompt_logprobs);
+  }
+  ++sequence.outputs;
+  sequence.last_token = token;
+  sequence.history.AddOutput(token);
+
+  const bool stop_token =
+      std::find(request.stop_token_ids.begin(), request.stop_token_ids.end(),
+                token) != request.stop_token_ids.end();
+  absl::StatusOr<std::string> stop =
+      AppendText(sequence, token, stop_token, &output);
+  if (!stop.ok()) return FinishWith(sequence, stop.status(), now);
+  output.stop = *std::move(stop);
+  if (stop_token || !output.stop.empty()) {
+    output.reason = FinishReason::kStop;
+  } else if (sequence.outputs >= request.max_tokens) {
+    output.reason = FinishReason::kLength;
+  }
+  if (output.reason == FinishReason::kNone) {
+    outputs_.push_back(std::move(output));
+  } else {
+    if (output.stop.empty()) {
+      output.text += sequence.text.Finish();
+      // What was held back may complete a stop string (text_stream.h).
+      output.stop = sequence.text.stop();
+      if (!output.stop.empty()) output.reason = FinishReason::kStop;
+    }
+    Finish(sequence, std::move(output), now);
+  }
+}
+
+absl::StatusOr<std::string> TrunkWorker::AppendText(Sequence& sequence,
+                                                    int32_t token,
+                                                    bool is_stop_token,
+                                                    Output* output) {
+  // The token that ends a text is no part of it.
+  if (tokenizer_ == nullptr || is_stop_token) return std::string();
+  if (tokenizer_->IsSpecial(token) && !sequence.request.include_special_tokens)
+    return std::string();
+  absl::StatusOr<absl::string_view> bytes = tokenizer_->TokenBytes(token);
+  // Models may have more embedding rows than the tokenizer has tokens: such an
+  // id has no text.
+  if (absl::IsOutOfRange(bytes.status())) return std::string();
+  TL_RETURN_IF_ERROR(bytes.status());
+  model::TextStream::Piece piece = sequence.text.Append(*bytes);
+  output->text += piece.text;
+  return piece.stopped ? piece.stop : std::string();
+}
+
+void TrunkWorker::Finish(Sequence& sequence, Output output, absl::Time now) {
+  TL_CHECK(!sequence.finished);
+  sequence.finished = true;
+  output.finished = true;
+  Usage& usage = output.usage;
+  usage.prompt_tokens = sequence.prompt_size();
+  usage.output_tokens = sequence.outputs;
+  const bool admitted = sequence.state != nullptr;
+  usage.queued = (admitted ? sequence.admitted : now) - sequence.submitted;
+  if (sequence.outputs > 0) {
+    usage.prefill = sequence.first_token - sequence.admitted;
+    usage.decode = now - sequence.first_token;
+  }
+  outputs_.push_back(std::move(output));
+}
+
+void TrunkWorker::FinishWith(Sequence& sequence, absl::Status status,
+                             absl::Time now) {
+  Output output;
+  output.request = sequence.request.id;
+  output.status = std::move(status);
+  Finish(sequence, std::move(output), now);
+}
+
+void TrunkWorker::DropFinished() {
+  auto gone = [](const std::unique_ptr<Sequence>& sequence) {
+    return sequence->finished && !sequence->in_step;
+  };
+  std::erase_if(running_, gone);
+  std::erase_if(waiting_, gone);
+}
+
+TrunkWorker::Sequence* TrunkWorker::Find(RequestId id) {
+  for (auto& sequence : running_)
+    if (sequence->request.id == id) return sequence.get();
+  for (auto& sequence : waiting_)
+    if (sequence->request.id == id) return sequence.get();
+  return nullptr;
+}
+
+std::vector<Output> TrunkWorker::TakeOutputs() {
+  return std::exchange(outputs_, {});
+}
+
+}  // namespace trunkline::trunk
