@@ -4,7 +4,10 @@
 // outputs: panels of kPanel outputs, each panel holding K groups of kPanel
 // consecutive values (N-interleaved). Outputs beyond N in the last panel are
 // zero. Element type as stored (F32, F16, BF16); kernels widen in registers.
-// Source: architecture.md, Numerics classes.
+// Inside a group F32 and F16 values stand in output order; BF16 values stand in
+// pairs (output i, output i + 16), i = 0..15, so that one load gives two
+// vectors of consecutive outputs by a shift and a mask, whatever the vector
+// width. Source: architecture.md, Numerics classes.
 
 #include <cstdint>
 

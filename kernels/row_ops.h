@@ -11,7 +11,8 @@
 namespace trunkline::kernels {
 
 // y = round(w * (x * 1/sqrt(mean(x^2) + eps))), one rounding
-// (nemotron-h.md 3.2). mean by contract 2.
+// (nemotron-h.md 3.2). mean by contract 2 over the fp32 squares, divided by
+// width.
 struct RmsNormArgs {
   const float* x = nullptr;  // [rows, width], read
   int64_t x_stride = 0;

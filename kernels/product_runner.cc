@@ -1,0 +1,132 @@
+#include "kernels/product_runner.h"
+
+#include <algorithm>
+
+namespace trunkline::kernels {
+namespace {
+
+// Enough tasks per thread that the last to finish is not far behind, few enough
+// that starting one costs nothing.
+constexpr int64_t kTasksPerThread = 8;
+
+// Rows whose packed block of inputs fits in the second level cache beside a
+// panel range's accumulators.
+constexpr int64_t kRowsPerTask = 192;
+constexpr int64_t kTiledPanelsMax = 8;
+
+int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
+
+}  // namespace
+
+void ProductRunner::Plan(const ThreadPool& pool,
+                         std::span<const Product> products) {
+  const int64_t direct_rows = DirectRows();
+  tile_rows_max_ = TileRowsMax();
+  // Cost of a panel: its bytes, times the rows once they exceed what its
+  // transfer hides.
+  const auto panel_cost = [&](const Product& product) {
+    return product.w->panel_bytes() *
+           std::max<int64_t>(CeilDiv(product.source.rows, direct_rows), 1);
+  };
+  int64_t cost = 0;
+  for (const Product& product : products) {
+    if (product.source.rows == 0) continue;
+    cost += product.w->panels() * panel_cost(product);
+  }
+  const int64_t task_cost =
+      std::max<int64_t>(cost / (pool.threads() * kTasksPerThread), 1);
+
+  cuts_.clear();
+  tasks_ = 0;
+  pack_tiles_ = 0;
+  packed_floats_ = 0;
+  for (const Product& product : products) {
+    Cut cut;
+    cut.task_begin = tasks_;
+    cut.pack_begin = pack_tiles_;
+    cut.packed_offset = packed_floats_;
+    const int64_t rows = product.source.rows;
+    const int64_t panels = product.w->panels();
+    if (rows > 0 && panels > 0) {
+      cut.panels_per_task = std::clamp<int64_t>(
+          task_cost / std::max<int64_t>(panel_cost(product), 1), 1, panels);
+      if (rows > direct_rows) {
+        const RowTiles tiles(rows, tile_rows_max_);
+        cut.tiles_per_task = std::min(
+            tiles.count, std::max<int64_t>(kRowsPerTask / tile_rows_max_, 1));
+        cut.tile_ranges = CeilDiv(tiles.count, cut.tiles_per_task);
+        cut.panels_per_task = std::min(
+            {cut.panels_per_task * cut.tile_ranges, kTiledPanelsMax, panels});
+        pack_tiles_ += tiles.count;
+        packed_floats_ += CeilDiv(rows * product.w->k(), 16) * 16;
+      }
+      cut.panel_ranges = CeilDiv(panels, cut.panels_per_task);
+      tasks_ += cut.panel_ranges * cut.tile_ranges;
+    }
+    cuts_.push_back(cut);
+  }
+}
+
+size_t ProductRunner::CutOf(int64_t task) const {
+  // The last cut that begins at or before the task; one without tasks shares
+  // its begin with its successor and is thereby skipped.
+  const auto after = std::upper_bound(
+      cuts_.begin(), cuts_.end(), task,
+      [](int64_t value, const Cut& cut) { return value < cut.task_begin; });
+  return static_cast<size_t>(after - cuts_.begin()) - 1;
+}
+
+size_t ProductRunner::PackCutOf(int64_t tile) const {
+  const auto after = std::upper_bound(
+      cuts_.begin(), cuts_.end(), tile,
+      [](int64_t value, const Cut& cut) { return value < cut.pack_begin; });
+  return static_cast<size_t>(after - cuts_.begin()) - 1;
+}
+
+void ProductRunner::PackRows(ThreadPool& pool,
+                             std::span<const Product> products) {
+  if (pack_tiles_ == 0) return;
+  float* packed = packed_rows_.Floats(packed_floats_);
+  packed_ = packed;
+  pool.ParallelFor(pack_tiles_, [&](int64_t index, int) {
+    const size_t c = PackCutOf(index);
+    const Product& product = products[c];
+    const RowTiles tiles(product.source.rows, tile_rows_max_);
+    PackRowTile(product.source, product.w->k(), tiles,
+                index - cuts_[c].pack_begin, packed + cuts_[c].packed_offset);
+  });
+}
+
+void ProductRunner::RunTask(std::span<const Product> products,
+                            int64_t task) const {
+  const size_t c = CutOf(task);
+  const Cut& cut = cuts_[c];
+  const Product& product = products[c];
+  const int64_t index = task - cut.task_begin;
+  const int64_t panel_range = index % cut.panel_ranges;
+  const int64_t tile_range = index / cut.panel_ranges;
+  const int64_t panel_begin = panel_range * cut.panels_per_task;
+  const int64_t panel_end =
+      std::min(panel_begin + cut.panels_per_task, product.w->panels());
+  if (cut.tiles_per_task == 0) {
+    DirectProduct(product.source, *product.w, panel_begin, panel_end,
+                  product.output);
+    return;
+  }
+  const RowTiles tiles(product.source.rows, tile_rows_max_);
+  TiledRange range;
+  range.tile_begin = tile_range * cut.tiles_per_task;
+  range.tile_end = std::min(range.tile_begin + cut.tiles_per_task, tiles.count);
+  range.panel_begin = panel_begin;
+  range.panel_end = panel_end;
+  TiledProduct(packed_ + cut.packed_offset, tiles, *product.w, range,
+               product.output);
+}
+
+void ProductRunner::Run(ThreadPool& pool, std::span<const Product> products) {
+  Plan(pool, products);
+  PackRows(pool, products);
+  pool.ParallelFor(tasks_, [&](int64_t task, int) { RunTask(products, task); });
+}
+
+}  // namespace trunkline::kernels

@@ -1,0 +1,171 @@
+// Products of many rows: row tiles times panels, blocked so that one panel's
+// block of inputs, widened to fp32, stays in the first level cache while all
+// row tiles pass over it, and the rows' block stays in the second.
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "kernels/panel_product.h"
+#include "kernels/thread_scratch.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/tiled_product.cc"
+#include "hwy/cache_control.h"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "kernels/register_tile-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace trunkline::kernels {
+namespace HWY_NAMESPACE {
+
+constexpr size_t kTileRows = kAccumulatorPairs;  // one unit per register tile
+constexpr int64_t kInputBlock = 256;
+
+// Widens k_count groups of one panel into `wide` (natural output order).
+template <class Weights>
+void WidenBlock(const std::byte* from, int64_t k_count, float* wide) {
+  const FullTag d;
+  const auto* group = reinterpret_cast<const typename Weights::Word*>(from);
+  for (int64_t k = 0; k < k_count; ++k) {
+    Unroll<kUnitsPerPanel>([&](auto u) HWY_ATTR {
+      Vec low, high;
+      Weights::Load(group + k * kPanel + u * Weights::kUnitStep, low, high);
+      hn::StoreU(low, d, wide + k * kPanel + u * kLanes);
+      hn::StoreU(high, d, wide + k * kPanel + kHalfPanel + u * kLanes);
+    });
+  }
+}
+
+// One row tile times one panel's block. `next` (or null) is fetched meanwhile,
+// a cache line per input.
+template <size_t R>
+void TileTimesBlock(const float* packed, const float* wide, int64_t k_count,
+                    float* acc, const std::byte* next) {
+  for (size_t u = 0; u < kUnitsPerPanel; ++u) {
+    const float* unit[1] = {wide + u * kLanes};
+    const int64_t acc_unit[1] = {static_cast<int64_t>(u * kLanes)};
+    const auto value = [packed](auto r, int64_t k) HWY_ATTR {
+      return packed[k * static_cast<int64_t>(R) + r];
+    };
+    if (next != nullptr && u == 0) {
+      AccumulateTile<F32Weights, R, 1>(
+          unit, value, k_count, acc, kPanel, acc_unit,
+          [next](int64_t k) HWY_ATTR { hwy::Prefetch(next + k * 64); });
+    } else {
+      AccumulateTile<F32Weights, R, 1>(unit, value, k_count, acc, kPanel,
+                                       acc_unit, [](int64_t) HWY_ATTR {});
+    }
+  }
+}
+
+using TileFn = void (*)(const float*, const float*, int64_t, float*,
+                        const std::byte*);
+template <size_t... R>
+TileFn TileOf(std::index_sequence<R...>, int64_t rows) {
+  static constexpr TileFn kTable[] = {&TileTimesBlock<R + 1>...};
+  return kTable[rows - 1];
+}
+
+// The groups of one panel's block as fp32: in place for F32 weights.
+const float* WideBlock(const PackedMatrix& w, int64_t panel, int64_t begin,
+                       int64_t count, float* buffer) {
+  const std::byte* from =
+      w.panel(panel) + begin * kPanel * DTypeBytes(w.dtype());
+  switch (w.dtype()) {
+    case DType::kF32:
+      return reinterpret_cast<const float*>(from);
+    case DType::kF16:
+      WidenBlock<F16Weights>(from, count, buffer);
+      break;
+    case DType::kBF16:
+      WidenBlock<Bf16Weights>(from, count, buffer);
+      break;
+  }
+  return buffer;
+}
+
+void TiledProductOnTarget(const float* packed, const RowTiles& tiles,
+                          const PackedMatrix& w, const TiledRange& range,
+                          const ProductOutput& output) {
+  const int64_t k_total = w.k();
+  const int64_t row_begin = tiles.begin(range.tile_begin);
+  const int64_t row_end = tiles.begin(range.tile_end);
+  const int64_t panels = range.panel_end - range.panel_begin;
+  const int64_t acc_floats = (row_end - row_begin) * kPanel;  // of one panel
+  static thread_local ThreadScratch scratch;
+  float* wide_buffer =
+      scratch.Floats(kInputBlock * kPanel + panels * acc_floats);
+  float* acc = wide_buffer + kInputBlock * kPanel;
+  std::memset(acc, 0, static_cast<size_t>(panels * acc_floats) * sizeof(float));
+  const auto sequence = std::make_index_sequence<kTileRows>();
+
+  for (int64_t begin = 0; begin < k_total; begin += kInputBlock) {
+    const int64_t count = std::min(kInputBlock, k_total - begin);
+    for (int64_t p = 0; p < panels; ++p) {
+      const float* wide =
+          WideBlock(w, range.panel_begin + p, begin, count, wide_buffer);
+      // The block that comes next is fetched during this one's first tile.
+      const int64_t next_panel = range.panel_begin + (p + 1) % panels;
+      const int64_t next_begin = p + 1 < panels ? begin : begin + kInputBlock;
+      const std::byte* next =
+          next_begin < k_total ? w.panel(next_panel) +
+                                     next_begin * kPanel * DTypeBytes(w.dtype())
+                               : nullptr;
+      for (int64_t t = range.tile_begin; t < range.tile_end; ++t) {
+        const int64_t rows = tiles.size(t);
+        TileOf(sequence, rows)(
+            packed + tiles.begin(t) * k_total + begin * rows, wide, count,
+            acc + p * acc_floats + (tiles.begin(t) - row_begin) * kPanel,
+            t == range.tile_begin ? next : nullptr);
+      }
+    }
+  }
+  for (int64_t p = 0; p < panels; ++p) {
+    const int64_t n_begin = (range.panel_begin + p) * kPanel;
+    const int64_t n_count = std::min(kPanel, w.n() - n_begin);
+    for (int64_t m = row_begin; m < row_end; ++m) {
+      FinishRow(acc + p * acc_floats + (m - row_begin) * kPanel, n_count,
+                output, output.y + m * output.y_stride + n_begin);
+    }
+  }
+}
+
+int64_t TileRowsMaxOnTarget() { return kTileRows; }
+
+}  // namespace HWY_NAMESPACE
+}  // namespace trunkline::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace trunkline::kernels {
+
+HWY_EXPORT(TiledProductOnTarget);
+HWY_EXPORT(TileRowsMaxOnTarget);
+
+int64_t TileRowsMax() { return HWY_DYNAMIC_DISPATCH(TileRowsMaxOnTarget)(); }
+
+void PackRowTile(const RowSource& source, int64_t k, const RowTiles& tiles,
+                 int64_t tile, float* packed) {
+  const int64_t rows = tiles.size(tile);
+  const int64_t first = tiles.begin(tile);
+  float* to = packed + first * k;
+  for (int64_t r = 0; r < rows; ++r) {
+    const float* from = source.row(first + r);
+    for (int64_t i = 0; i < k; ++i) to[i * rows + r] = from[i];
+  }
+}
+
+void TiledProduct(const float* packed, const RowTiles& tiles,
+                  const PackedMatrix& w, const TiledRange& range,
+                  const ProductOutput& output) {
+  if (range.tile_begin >= range.tile_end ||
+      range.panel_begin >= range.panel_end) {
+    return;
+  }
+  HWY_DYNAMIC_DISPATCH(TiledProductOnTarget)(packed, tiles, w, range, output);
+}
+
+}  // namespace trunkline::kernels
+#endif  // HWY_ONCE
