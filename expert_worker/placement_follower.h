@@ -1,0 +1,73 @@
+#pragma once
+
+// From the coordinator's view to what this worker loads and serves: stages each
+// version that places experts here, tells the engine when it is loaded, retires
+// what the view no longer holds, and reports how far each version is.
+//
+// A version is reported READY only once the engine serves it, so a trunk that
+// acts on the report is never refused. A coordinator that is silent changes
+// nothing: what is served stays served.
+//
+// Thread safety: all methods from any thread.
+
+#include <condition_variable>
+#include <functional>
+#include <map>
+#include <mutex>
+#include <optional>
+#include <vector>
+
+#include "absl/time/time.h"
+#include "common/clock.h"
+#include "control/cluster_view.h"
+#include "control/coordinator_client.h"
+#include "expert_worker/expert_engine.h"
+#include "expert_worker/expert_store.h"
+
+namespace trunkline::expert {
+
+class PlacementFollower {
+ public:
+  // store and engine outlive the follower's last call. report_now is called
+  // when a report would say something new: at once for a new state, at most
+  // once in `progress_interval` for bytes.
+  PlacementFollower(ExpertStore* store, ExpertEngine* engine,
+                    std::function<void()> report_now,
+                    absl::Duration progress_interval = absl::Milliseconds(500));
+
+  // First registration and every later one. Another cluster than before: all
+  // versions go, their numbers mean nothing there.
+  void OnRegistered(const control::Identity& identity);
+  void OnView(const control::ClusterView& view);
+
+  std::vector<control::VersionReport> Reports() const;  // ascending
+  // Waits until the coordinator says that no version needs this worker any
+  // more. False: not within `patience`, or there is no other live expert worker
+  // that could take over.
+  bool WaitDrained(absl::Duration patience);
+
+ private:
+  void FollowLocked(const control::ClusterView& view);
+  void OnProgress(const StageProgress& progress);
+  void OnServing(PlacementVersion version);
+  std::vector<ExpertKey> PlacedHere(const placement::PlacementMap& map) const;
+  void RetireLocked(PlacementVersion version);
+
+  ExpertStore* const store_;
+  ExpertEngine* const engine_;
+  const std::function<void()> report_now_;
+  const absl::Duration progress_interval_;
+
+  mutable std::mutex mutex_;
+  std::condition_variable view_changed_;
+  // By mutex_: all below.
+  std::optional<control::Identity> identity_;
+  // A view can overtake the registration that it belongs to.
+  std::optional<control::ClusterView> last_view_;
+  std::map<PlacementVersion, bool> versions_;  // wanted -> served
+  absl::Time last_progress_report_ = absl::InfinitePast();
+  bool drained_ = false;
+  bool alone_ = true;
+};
+
+}  // namespace trunkline::expert
