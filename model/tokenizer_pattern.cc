@@ -22,8 +22,11 @@ constexpr uint32_t kStepsPerMatch = 1024;
 constexpr uint64_t kStepsBudgetFixed = 1'000'000;
 constexpr uint64_t kStepsBudgetPerByte = 256;
 constexpr uint32_t kAllowanceGrowth = 8;
-// The interpreter's memory, when a match outgrows the compiled code's stack.
-constexpr uint32_t kHeapKibibytesMax = 256 * 1024;
+// Backtracking state of one match. The compiled code starts on the thread's
+// stack and gets this much when it asks for more; the interpreter, where there
+// is no compiled code, has its heap.
+constexpr size_t kMatchStackBytesMax = size_t{64} << 20;
+constexpr uint32_t kMatchHeapKibibytesMax = 64 << 10;
 constexpr size_t kPatternBytesMax = 64 * 1024;
 constexpr uint32_t kNestingMax = 64;
 
@@ -44,11 +47,12 @@ class Scan {
         context_(pcre2_match_context_create(nullptr)),
         data_(pcre2_match_data_create_from_pattern(code, nullptr)),
         budget_(kStepsBudgetFixed + kStepsBudgetPerByte * text.size()) {
-    pcre2_set_heap_limit(context_, kHeapKibibytesMax);
+    pcre2_set_heap_limit(context_, kMatchHeapKibibytesMax);
   }
   ~Scan() {
     pcre2_match_data_free(data_);
     pcre2_match_context_free(context_);
+    pcre2_jit_stack_free(stack_);
   }
   Scan(const Scan&) = delete;
   Scan& operator=(const Scan&) = delete;
@@ -76,19 +80,24 @@ class Scan {
  private:
   int MatchOnce(size_t from, uint32_t options, uint32_t allowance) {
     pcre2_set_match_limit(context_, allowance);
-    const auto* subject = reinterpret_cast<PCRE2_SPTR>(text_.data());
     options |= PCRE2_NO_UTF_CHECK;  // Encode has checked the whole text
-    const int rc = pcre2_match(code_, subject, text_.size(), from, options,
-                               data_, context_);
-    if (rc != PCRE2_ERROR_JIT_STACKLIMIT) return rc;
-    return pcre2_match(code_, subject, text_.size(), from,
-                       options | PCRE2_NO_JIT, data_, context_);
+    const auto match = [&] {
+      return pcre2_match(code_, reinterpret_cast<PCRE2_SPTR>(text_.data()),
+                         text_.size(), from, options, data_, context_);
+    };
+    const int rc = match();
+    if (rc != PCRE2_ERROR_JIT_STACKLIMIT || stack_ != nullptr) return rc;
+    stack_ = pcre2_jit_stack_create(1 << 16, kMatchStackBytesMax, nullptr);
+    if (stack_ == nullptr) return rc;
+    pcre2_jit_stack_assign(context_, nullptr, stack_);
+    return match();
   }
 
   const pcre2_code* const code_;
   const absl::string_view text_;
   pcre2_match_context* const context_;
   pcre2_match_data* const data_;
+  pcre2_jit_stack* stack_ = nullptr;
   uint64_t budget_;
 };
 
