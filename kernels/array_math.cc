@@ -12,24 +12,30 @@ namespace HWY_NAMESPACE {
 
 void ApplyMathOnTarget(MathFunction function, const float* x, int64_t count,
                        float* y) {
-  const auto apply = [&](const auto& f) HWY_ATTR {
-    ForLanes(count, [&](auto d, int64_t i) HWY_ATTR {
+  const auto apply = [&](const auto& f) TRUNKLINE_INLINE_LAMBDA {
+    ForLanes(count, [&](auto d, int64_t i) TRUNKLINE_INLINE_LAMBDA {
       hn::StoreU(f(d, hn::LoadU(d, x + i)), d, y + i);
     });
   };
   switch (function) {
     case MathFunction::kExp:
-      return apply([](auto d, auto v) HWY_ATTR { return VecExp(d, v); });
+      return apply([](auto d, auto v)
+                       TRUNKLINE_INLINE_LAMBDA { return VecExp(d, v); });
     case MathFunction::kLog:
-      return apply([](auto d, auto v) HWY_ATTR { return VecLog(d, v); });
+      return apply([](auto d, auto v)
+                       TRUNKLINE_INLINE_LAMBDA { return VecLog(d, v); });
     case MathFunction::kLog1p:
-      return apply([](auto d, auto v) HWY_ATTR { return VecLog1p(d, v); });
+      return apply([](auto d, auto v)
+                       TRUNKLINE_INLINE_LAMBDA { return VecLog1p(d, v); });
     case MathFunction::kSoftplus:
-      return apply([](auto d, auto v) HWY_ATTR { return VecSoftplus(d, v); });
+      return apply([](auto d, auto v)
+                       TRUNKLINE_INLINE_LAMBDA { return VecSoftplus(d, v); });
     case MathFunction::kSigmoid:
-      return apply([](auto d, auto v) HWY_ATTR { return VecSigmoid(d, v); });
+      return apply([](auto d, auto v)
+                       TRUNKLINE_INLINE_LAMBDA { return VecSigmoid(d, v); });
     case MathFunction::kSilu:
-      return apply([](auto d, auto v) HWY_ATTR { return VecSilu(d, v); });
+      return apply([](auto d, auto v)
+                       TRUNKLINE_INLINE_LAMBDA { return VecSilu(d, v); });
   }
 }
 

@@ -68,11 +68,12 @@ HWY_INLINE void RowsTimesPanels(const float* const* rows, const PackedMatrix& w,
                   begin * kPanel + part * Weights::kUnitStep;
         acc_unit[u] = p * kPanel + part * static_cast<int64_t>(kLanes);
       }
-      const auto value = [&](auto r, int64_t k)
-                             HWY_ATTR { return x[r][begin + k]; };
-      const auto prefetch = [&](int64_t k) HWY_ATTR {
+      const auto value = [&](auto r, int64_t k) TRUNKLINE_INLINE_LAMBDA {
+        return x[r][begin + k];
+      };
+      const auto prefetch = [&](int64_t k) TRUNKLINE_INLINE_LAMBDA {
         if (kPasses > 1 && pass > 0) return;
-        Unroll<kUnits>([&](auto u) HWY_ATTR {
+        Unroll<kUnits>([&](auto u) TRUNKLINE_INLINE_LAMBDA {
           // The units of one panel share its cache lines.
           if constexpr (u % kUnitsPerPanel == 0) {
             const auto* ahead =

@@ -98,9 +98,9 @@ HWY_INLINE void AccumulateTile(
   Vec low[R * U];
   Vec high[R * U];
   const typename Weights::Word* w[U];
-  Unroll<U>([&](auto u) HWY_ATTR {
+  Unroll<U>([&](auto u) TRUNKLINE_INLINE_LAMBDA {
     w[u] = unit[u];
-    Unroll<R>([&](auto r) HWY_ATTR {
+    Unroll<R>([&](auto r) TRUNKLINE_INLINE_LAMBDA {
       const float* place = acc + r * acc_stride + acc_unit[u];
       low[r * U + u] = hn::LoadU(d, place);
       high[r * U + u] = hn::LoadU(d, place + kHalfPanel);
@@ -108,18 +108,18 @@ HWY_INLINE void AccumulateTile(
   });
   for (int64_t k = 0; k < k_count; ++k) {
     hint(k);
-    Unroll<U>([&](auto u) HWY_ATTR {
+    Unroll<U>([&](auto u) TRUNKLINE_INLINE_LAMBDA {
       Vec w_low, w_high;
       Weights::Load(w[u] + k * kPanel, w_low, w_high);
-      Unroll<R>([&](auto r) HWY_ATTR {
+      Unroll<R>([&](auto r) TRUNKLINE_INLINE_LAMBDA {
         const Vec value = hn::Set(d, x(r, k));
         low[r * U + u] = Fma(value, w_low, low[r * U + u]);
         high[r * U + u] = Fma(value, w_high, high[r * U + u]);
       });
     });
   }
-  Unroll<U>([&](auto u) HWY_ATTR {
-    Unroll<R>([&](auto r) HWY_ATTR {
+  Unroll<U>([&](auto u) TRUNKLINE_INLINE_LAMBDA {
+    Unroll<R>([&](auto r) TRUNKLINE_INLINE_LAMBDA {
       float* place = acc + r * acc_stride + acc_unit[u];
       hn::StoreU(low[r * U + u], d, place);
       hn::StoreU(high[r * U + u], d, place + kHalfPanel);
@@ -130,7 +130,7 @@ HWY_INLINE void AccumulateTile(
 // Rounds the finished accumulators of one row and `count` outputs into y.
 HWY_INLINE void FinishRow(const float* acc, int64_t count,
                           const ProductOutput& output, float* y) {
-  ForLanes(count, [&](auto d, int64_t i) HWY_ATTR {
+  ForLanes(count, [&](auto d, int64_t i) TRUNKLINE_INLINE_LAMBDA {
     auto v = RoundTo(d, output.out, hn::LoadU(d, acc + i));
     if (output.relu_square) v = ReluSquare(d, output.out, v);
     hn::StoreU(v, d, y + i);

@@ -20,14 +20,14 @@ namespace HWY_NAMESPACE {
 void RmsNormRow(const RmsNormArgs& args, int64_t row) {
   const float* x = args.x + row * args.x_stride;
   float* y = args.y + row * args.y_stride;
-  const float sum =
-      SumInContractOrder(args.width, [x](auto d, int64_t i) HWY_ATTR {
+  const float sum = SumInContractOrder(
+      args.width, [x](auto d, int64_t i) TRUNKLINE_INLINE_LAMBDA {
         const auto v = hn::LoadU(d, x + i);
         return hn::Mul(v, v);
       });
   const float mean = sum / static_cast<float>(args.width);
   const float r = 1.0f / std::sqrt(mean + args.eps);
-  ForLanes(args.width, [&](auto d, int64_t i) HWY_ATTR {
+  ForLanes(args.width, [&](auto d, int64_t i) TRUNKLINE_INLINE_LAMBDA {
     const auto scaled = hn::Mul(hn::LoadU(d, x + i), hn::Set(d, r));
     const auto v = hn::Mul(hn::LoadU(d, args.weight + i), scaled);
     hn::StoreU(RoundTo(d, args.out, v), d, y + i);
@@ -41,18 +41,18 @@ void GatedRmsNormGroup(const GatedRmsNormArgs& args, int64_t row,
   const float* z = args.z + row * args.z_stride + begin;
   const float* weight = args.weight + begin;
   float* y = args.y + row * args.y_stride + begin;
-  ForLanes(args.group_size, [&](auto d, int64_t i) HWY_ATTR {
+  ForLanes(args.group_size, [&](auto d, int64_t i) TRUNKLINE_INLINE_LAMBDA {
     const auto gate = VecSilu(d, hn::LoadU(d, z + i));
     hn::StoreU(hn::Mul(hn::LoadU(d, x + i), gate), d, y + i);
   });
-  const float sum =
-      SumInContractOrder(args.group_size, [y](auto d, int64_t i) HWY_ATTR {
+  const float sum = SumInContractOrder(
+      args.group_size, [y](auto d, int64_t i) TRUNKLINE_INLINE_LAMBDA {
         const auto t = hn::LoadU(d, y + i);
         return hn::Mul(t, t);
       });
   const float mean = sum / static_cast<float>(args.group_size);
   const float r = 1.0f / std::sqrt(mean + args.eps);
-  ForLanes(args.group_size, [&](auto d, int64_t i) HWY_ATTR {
+  ForLanes(args.group_size, [&](auto d, int64_t i) TRUNKLINE_INLINE_LAMBDA {
     const auto scaled = hn::Mul(hn::LoadU(d, y + i), hn::Set(d, r));
     const auto v = hn::Mul(scaled, hn::LoadU(d, weight + i));
     hn::StoreU(RoundTo(d, args.out, v), d, y + i);
@@ -60,20 +60,20 @@ void GatedRmsNormGroup(const GatedRmsNormArgs& args, int64_t row,
 }
 
 void AddRow(float* x, const float* y, int64_t width, Activation out) {
-  ForLanes(width, [&](auto d, int64_t i) HWY_ATTR {
+  ForLanes(width, [&](auto d, int64_t i) TRUNKLINE_INLINE_LAMBDA {
     const auto sum = hn::Add(hn::LoadU(d, x + i), hn::LoadU(d, y + i));
     hn::StoreU(RoundTo(d, out, sum), d, x + i);
   });
 }
 
 void Relu2Row(float* x, int64_t width, Activation out) {
-  ForLanes(width, [&](auto d, int64_t i) HWY_ATTR {
+  ForLanes(width, [&](auto d, int64_t i) TRUNKLINE_INLINE_LAMBDA {
     hn::StoreU(ReluSquare(d, out, hn::LoadU(d, x + i)), d, x + i);
   });
 }
 
 void SigmoidRow(float* x, int64_t width) {
-  ForLanes(width, [&](auto d, int64_t i) HWY_ATTR {
+  ForLanes(width, [&](auto d, int64_t i) TRUNKLINE_INLINE_LAMBDA {
     hn::StoreU(VecSigmoid(d, hn::LoadU(d, x + i)), d, x + i);
   });
 }

@@ -56,15 +56,21 @@ float Exp(float x) {
   const float shifted = std::fma(x, kLog2E, kRoundingShift);
   const float n = shifted - kRoundingShift;
   const int32_t exponent = std::bit_cast<int32_t>(shifted) - kRoundingShiftBits;
-  float r = std::fma(n, -kLn2High, x);
-  r = std::fma(n, -kLn2Low, r);
+  // x - n ln 2 as r + r_low: the first step is exact.
+  const float r_high = std::fma(n, -kLn2High, x);
+  const float r = std::fma(n, -kLn2Low, r_high);
+  const float r_low = std::fma(n, -kLn2Low, r_high - r);
   // exp(r) = 1 + r + r^2 q(r); q is the polynomial of least relative error
   // (3e-9) on |r| <= ln(2)/2.
   float q = std::fma(r, 0x1.6a23dp-10f, 0x1.123a2p-7f);
   q = std::fma(r, q, 0x1.5558f2p-5f);
   q = std::fma(r, q, 0x1.555492p-3f);
   q = std::fma(r, q, 0x1.fffffcp-2f);
-  const float p = 1.0f + std::fma(r * r, q, r);
+  // 1 + r as head + lost, so that only the last addition rounds at the size of
+  // the result.
+  const float head = 1.0f + r;
+  const float lost = (1.0f - head) + r;
+  const float p = head + std::fma(r * r, q, lost + r_low);
   // In two steps, so that neither factor leaves the normal range and a
   // subnormal result is rounded once.
   const int32_t half = exponent >> 1;

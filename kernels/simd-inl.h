@@ -17,6 +17,11 @@
 #define TRUNKLINE_KERNELS_SIMD_INL_H_
 #endif
 
+// For lambdas inside SIMD code: compiled for the target and always inlined, so
+// that vectors they capture stay in registers.
+#undef TRUNKLINE_INLINE_LAMBDA
+#define TRUNKLINE_INLINE_LAMBDA HWY_ATTR __attribute__((always_inline))
+
 HWY_BEFORE_NAMESPACE();
 namespace trunkline::kernels {
 namespace HWY_NAMESPACE {

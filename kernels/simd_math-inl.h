@@ -35,13 +35,18 @@ HWY_INLINE hn::Vec<D> VecExp(D d, hn::Vec<D> x_in) {
   const auto n = hn::Sub(shifted, shift);
   const auto exponent =
       hn::Sub(hn::BitCast(di, shifted), hn::Set(di, 0x4b400000));
-  auto r = Fma(n, hn::Set(d, -0x1.62ep-1f), x);
-  r = Fma(n, hn::Set(d, -0x1.0bfbe8p-15f), r);
+  const auto ln2_low = hn::Set(d, -0x1.0bfbe8p-15f);
+  const auto r_high = Fma(n, hn::Set(d, -0x1.62ep-1f), x);
+  const auto r = Fma(n, ln2_low, r_high);
+  const auto r_low = Fma(n, ln2_low, hn::Sub(r_high, r));
   auto q = Fma(r, hn::Set(d, 0x1.6a23dp-10f), hn::Set(d, 0x1.123a2p-7f));
   q = Fma(r, q, hn::Set(d, 0x1.5558f2p-5f));
   q = Fma(r, q, hn::Set(d, 0x1.555492p-3f));
   q = Fma(r, q, hn::Set(d, 0x1.fffffcp-2f));
-  const auto p = hn::Add(hn::Set(d, 1.0f), Fma(hn::Mul(r, r), q, r));
+  const auto one = hn::Set(d, 1.0f);
+  const auto head = hn::Add(one, r);
+  const auto lost = hn::Add(hn::Sub(one, head), r);
+  const auto p = hn::Add(head, Fma(hn::Mul(r, r), q, hn::Add(lost, r_low)));
   const auto half = hn::ShiftRight<1>(exponent);
   const auto bias = hn::Set(di, 127);
   const auto first = hn::BitCast(d, hn::ShiftLeft<23>(hn::Add(half, bias)));

@@ -29,7 +29,7 @@ void WidenBlock(const std::byte* from, int64_t k_count, float* wide) {
   const FullTag d;
   const auto* group = reinterpret_cast<const typename Weights::Word*>(from);
   for (int64_t k = 0; k < k_count; ++k) {
-    Unroll<kUnitsPerPanel>([&](auto u) HWY_ATTR {
+    Unroll<kUnitsPerPanel>([&](auto u) TRUNKLINE_INLINE_LAMBDA {
       Vec low, high;
       Weights::Load(group + k * kPanel + u * Weights::kUnitStep, low, high);
       hn::StoreU(low, d, wide + k * kPanel + u * kLanes);
@@ -46,16 +46,18 @@ void TileTimesBlock(const float* packed, const float* wide, int64_t k_count,
   for (size_t u = 0; u < kUnitsPerPanel; ++u) {
     const float* unit[1] = {wide + u * kLanes};
     const int64_t acc_unit[1] = {static_cast<int64_t>(u * kLanes)};
-    const auto value = [packed](auto r, int64_t k) HWY_ATTR {
+    const auto value = [packed](auto r, int64_t k) TRUNKLINE_INLINE_LAMBDA {
       return packed[k * static_cast<int64_t>(R) + r];
     };
     if (next != nullptr && u == 0) {
       AccumulateTile<F32Weights, R, 1>(
           unit, value, k_count, acc, kPanel, acc_unit,
-          [next](int64_t k) HWY_ATTR { hwy::Prefetch(next + k * 64); });
+          [next](int64_t k)
+              TRUNKLINE_INLINE_LAMBDA { hwy::Prefetch(next + k * 64); });
     } else {
       AccumulateTile<F32Weights, R, 1>(unit, value, k_count, acc, kPanel,
-                                       acc_unit, [](int64_t) HWY_ATTR {});
+                                       acc_unit,
+                                       [](int64_t) TRUNKLINE_INLINE_LAMBDA {});
     }
   }
 }
