@@ -1,0 +1,385 @@
+#include "transport/ucx/links.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+#include "transport/connection_id.h"
+
+namespace trunkline::transport::ucx {
+namespace {
+
+constexpr size_t kConnectionsMax = 4096;
+// One Drive lets at most this many rounds of UCX's progress run, so that the
+// mutex is free again soon.
+constexpr int kProgressRounds = 64;
+// A worker that can't close its endpoints in this time is destroyed with them.
+constexpr absl::Duration kCloseTimeout = absl::Seconds(2);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<Links>> Links::Create(const Options& options,
+                                                     BufferPool* pool) {
+  TL_ASSIGN_OR_RETURN(auto context, UcxContext::Create());
+  auto out =
+      std::unique_ptr<Links>(new Links(options, pool, std::move(context)));
+  TL_RETURN_IF_ERROR(out->SetHandlers());
+  return out;
+}
+
+Links::Links(const Options& options, BufferPool* pool,
+             std::unique_ptr<UcxContext> context)
+    : options_(options),
+      pool_(pool),
+      last_tick_(absl::InfinitePast()),
+      context_(std::move(context)) {}
+
+Links::~Links() {
+  for (ucp_listener_h listener : listeners_) {
+    for (ucp_conn_request_h request : accepting_)
+      ucp_listener_reject(listener, request);
+    accepting_.clear();
+    ucp_listener_destroy(listener);
+  }
+  for (auto& [id, connection] : connections_) DropEndpoint(connection.get());
+  connections_.clear();
+  const absl::Time end = Clock::Monotonic().Now() + kCloseTimeout;
+  while ((!closing_.empty() || !sends_.empty() || !receives_.empty()) &&
+         Clock::Monotonic().Now() < end) {
+    context_->Progress(kProgressRounds);
+    Reap();
+  }
+}
+
+absl::Status Links::SetHandlers() {
+  const struct {
+    AmId id;
+    ucp_am_recv_callback_t callback;
+  } handlers[] = {
+      {kAmHello, &OnHello}, {kAmChunk, &OnChunk}, {kAmHeartbeat, &OnHeartbeat}};
+  for (const auto& handler : handlers) {
+    ucp_am_handler_param_t param{};
+    param.field_mask =
+        UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
+        UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
+    param.id = handler.id;
+    param.flags = UCP_AM_FLAG_WHOLE_MSG;
+    param.cb = handler.callback;
+    param.arg = this;
+    const ucs_status_t status =
+        ucp_worker_set_am_recv_handler(context_->worker(), &param);
+    if (status != UCS_OK) {
+      return absl::UnavailableError(
+          absl::StrCat("ucx: no message handler: ", Describe(status)));
+    }
+  }
+  return absl::OkStatus();
+}
+
+absl::StatusOr<SocketAddress> Links::Listen(const SocketAddress& address) {
+  const std::string where = FormatHostPort(ToHostPort(address));
+  ucp_listener_params_t params{};
+  params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR |
+                      UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
+  params.sockaddr.addr = address.get();
+  params.sockaddr.addrlen = address.length;
+  params.conn_handler.cb = &OnConnectionRequest;
+  params.conn_handler.arg = this;
+  ucp_listener_h listener = nullptr;
+  const ucs_status_t status =
+      ucp_listener_create(context_->worker(), &params, &listener);
+  if (status == UCS_ERR_BUSY) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("ucx://", where, " is in use"));
+  }
+  if (status != UCS_OK) {
+    return absl::UnavailableError(
+        absl::StrCat("can't listen on ucx://", where, ": ", Describe(status)));
+  }
+  listeners_.push_back(listener);
+  ucp_listener_attr_t attributes{};
+  attributes.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR;
+  const ucs_status_t queried = ucp_listener_query(listener, &attributes);
+  if (queried != UCS_OK) {
+    return absl::UnavailableError(absl::StrCat(
+        "ucx://", where, ": no listener address: ", Describe(queried)));
+  }
+  SocketAddress out = address;
+  out.storage = attributes.sockaddr;
+  return out;
+}
+
+Connection* Links::Find(ConnectionId id) {
+  const auto it = connections_.find(id);
+  return it == connections_.end() ? nullptr : it->second.get();
+}
+
+Connection* Links::FindSender(const ucp_am_recv_param_t* param) {
+  if ((param->recv_attr & UCP_AM_RECV_ATTR_FIELD_REPLY_EP) == 0) return nullptr;
+  const auto it = by_endpoint_.find(param->reply_ep);
+  return it == by_endpoint_.end() ? nullptr : Find(it->second);
+}
+
+Connection* Links::Add(ConnectionId id, bool accepted, std::string peer,
+                       absl::Time now) {
+  auto connection = std::make_unique<Connection>(
+      id, accepted,
+      MessageAssembler(pool_, options_.message_bytes_max,
+                       options_.queue_bytes_max));
+  connection->peer = std::move(peer);
+  connection->connect_deadline = now + options_.connect_timeout;
+  Connection* const out = connection.get();
+  connections_[id] = std::move(connection);
+  return out;
+}
+
+void Links::Dial(ConnectionId id, const std::string& peer, absl::Time now) {
+  Add(id, /*accepted=*/false, peer, now);
+}
+
+void Links::DialAddresses(ConnectionId id,
+                          absl::StatusOr<std::vector<SocketAddress>> addresses,
+                          absl::Time now) {
+  Connection* const connection = Find(id);
+  if (connection == nullptr) return;  // disconnected meanwhile
+  now_ = now;
+  if (!addresses.ok()) {
+    TakeDown(connection, Annotate(addresses.status(),
+                                  absl::StrCat("ucx://", connection->peer)));
+    return;
+  }
+  connection->addresses = *std::move(addresses);
+  connection->state = Connection::State::kConnecting;
+  TryNextAddress(connection, absl::UnavailableError("no address"));
+}
+
+void Links::TryNextAddress(Connection* connection, absl::Status last_error) {
+  while (connection->next_address < connection->addresses.size()) {
+    const SocketAddress& address =
+        connection->addresses[connection->next_address++];
+    ucp_ep_params_t params{};
+    params.field_mask =
+        UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR |
+        UCP_EP_PARAM_FIELD_ERR_HANDLER | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
+    params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
+    params.sockaddr.addr = address.get();
+    params.sockaddr.addrlen = address.length;
+    params.err_handler.cb = &OnEndpointError;
+    params.err_handler.arg = this;
+    params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+    const ucs_status_t status =
+        ucp_ep_create(context_->worker(), &params, &connection->endpoint);
+    if (status == UCS_OK) {
+      by_endpoint_[connection->endpoint] = connection->id;
+      PostHello(connection);
+      return;
+    }
+    connection->endpoint = nullptr;
+    last_error = absl::UnavailableError(Describe(status));
+  }
+  TakeDown(connection, absl::UnavailableError(absl::StrCat(
+                           "can't connect to ucx://", connection->peer, ": ",
+                           last_error.message())));
+}
+
+void Links::OnConnectionRequest(ucp_conn_request_h request, void* arg) {
+  static_cast<Links*>(arg)->accepting_.push_back(request);
+}
+
+void Links::Accept(ucp_conn_request_h request, absl::Time now) {
+  std::string peer = "unknown";
+  ucp_conn_request_attr_t attributes{};
+  attributes.field_mask = UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR;
+  if (ucp_conn_request_query(request, &attributes) == UCS_OK) {
+    SocketAddress address;
+    address.storage = attributes.client_address;
+    address.length = sizeof address.storage;
+    peer = FormatHostPort(ToHostPort(address));
+  }
+  if (connections_.size() >= kConnectionsMax) {
+    TL_LOG_WARN("ucx: connection of {} refused: {} are open, which is the most",
+                peer, kConnectionsMax);
+    ucp_listener_reject(listeners_.front(), request);
+    return;
+  }
+  ucp_ep_params_t params{};
+  params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLER |
+                      UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
+  params.conn_request = request;
+  params.err_handler.cb = &OnEndpointError;
+  params.err_handler.arg = this;
+  params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  ucp_ep_h endpoint = nullptr;
+  const ucs_status_t status =
+      ucp_ep_create(context_->worker(), &params, &endpoint);
+  if (status != UCS_OK) {
+    TL_LOG_WARN("ucx: connection of {} not accepted: {}", peer,
+                Describe(status));
+    return;
+  }
+  Connection* const connection =
+      Add(NextConnectionId(), /*accepted=*/true, std::move(peer), now);
+  connection->endpoint = endpoint;
+  connection->state = Connection::State::kConnecting;
+  by_endpoint_[endpoint] = connection->id;
+  PostHello(connection);
+}
+
+void Links::OnEndpointError(void* arg, ucp_ep_h endpoint, ucs_status_t status) {
+  auto* const links = static_cast<Links*>(arg);
+  const auto it = links->by_endpoint_.find(endpoint);
+  if (it == links->by_endpoint_.end()) return;  // being closed already
+  links->failed_.push_back(
+      {it->second, endpoint, absl::UnavailableError(Describe(status))});
+}
+
+void Links::Fail(Connection* connection, absl::Status why) {
+  failed_.push_back({connection->id, connection->endpoint, std::move(why)});
+}
+
+void Links::ActOnFailures() {
+  std::vector<Failure> failed;
+  failed.swap(failed_);
+  for (Failure& failure : failed) {
+    Connection* const connection = Find(failure.connection);
+    if (connection == nullptr || connection->endpoint != failure.endpoint)
+      continue;  // already acted on
+    if (connection->state == Connection::State::kConnecting &&
+        !connection->accepted &&
+        failure.why.code() == absl::StatusCode::kUnavailable) {
+      // Nobody there; the host may have another address.
+      DropEndpoint(connection);
+      TryNextAddress(connection, std::move(failure.why));
+      continue;
+    }
+    TakeDown(connection,
+             Annotate(failure.why, absl::StrCat("peer ", connection->peer)));
+  }
+}
+
+void Links::CloseEndpoint(ucp_ep_h endpoint) {
+  by_endpoint_.erase(endpoint);
+  ucp_request_param_t param{};
+  param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
+  param.flags = UCP_EP_CLOSE_FLAG_FORCE;
+  void* const request = ucp_ep_close_nbx(endpoint, &param);
+  if (UCS_PTR_IS_PTR(request)) closing_.push_back(request);
+}
+
+void Links::DropEndpoint(Connection* connection) {
+  if (connection->endpoint == nullptr) return;
+  CloseEndpoint(std::exchange(connection->endpoint, nullptr));
+  connection->heartbeat_pending = false;
+}
+
+void Links::TakeDown(Connection* connection, const absl::Status& why) {
+  const ConnectionId id = connection->id;
+  const bool announced =
+      !connection->accepted || connection->state == Connection::State::kUp;
+  DropEndpoint(connection);
+  for (const auto& [sequence, outgoing] : connection->outgoing)
+    Push(Event::Kind::kSendDone, id, why, outgoing->token);
+  connections_.erase(id);
+  if (announced) {
+    Push(Event::Kind::kPeerDown, id, why, 0);
+  } else {
+    TL_LOG_WARN("ucx: a connection ended before it was up: {}", why.ToString());
+  }
+}
+
+void Links::Disconnect(ConnectionId id) {
+  Connection* const connection = Find(id);
+  // An accepted connection has no name outside before it is up.
+  if (connection == nullptr) return;
+  TakeDown(connection, absl::CancelledError("disconnected"));
+}
+
+void Links::Reap() {
+  std::erase_if(closing_, [](void* request) {
+    if (ucp_request_check_status(request) == UCS_INPROGRESS) return false;
+    ucp_request_free(request);
+    return true;
+  });
+}
+
+void Links::Drive(absl::Time now) {
+  now_ = now;
+  context_->Progress(kProgressRounds);
+  std::vector<ucp_conn_request_h> accepting;
+  accepting.swap(accepting_);
+  for (ucp_conn_request_h request : accepting) Accept(request, now);
+  std::vector<ConnectionId> to_pump;
+  to_pump.swap(to_pump_);
+  for (ConnectionId id : to_pump) {
+    if (Connection* const connection = Find(id)) Pump(connection);
+  }
+  ActOnFailures();
+  Reap();
+}
+
+void Links::Tick(absl::Time now) {
+  now_ = now;
+  // When we ourselves were held up (stopped, starved of cpu), the silence was
+  // ours: what peers sent lies in the sockets and is heard in the next Drive.
+  const bool held_up = now - last_tick_ > 2 * options_.heartbeat_interval;
+  last_tick_ = now;
+  std::vector<ConnectionId> ids;
+  ids.reserve(connections_.size());
+  for (const auto& [id, connection] : connections_) ids.push_back(id);
+  for (ConnectionId id : ids) {
+    Connection* const connection = Find(id);
+    if (connection == nullptr) continue;
+    if (connection->state != Connection::State::kUp) {
+      if (now < connection->connect_deadline || held_up) continue;
+      TakeDown(connection,
+               absl::UnavailableError(absl::StrCat(
+                   "no answer from ucx://", connection->peer, " within ",
+                   absl::FormatDuration(options_.connect_timeout))));
+    } else if (!held_up &&
+               now - connection->last_heard > options_.peer_timeout) {
+      TakeDown(connection,
+               absl::UnavailableError(absl::StrCat(
+                   "peer ", connection->peer, ": no sign of life for ",
+                   absl::FormatDuration(now - connection->last_heard))));
+    } else {
+      PostHeartbeat(connection);
+    }
+  }
+  ActOnFailures();
+}
+
+void Links::Push(Event::Kind kind, ConnectionId id, absl::Status status,
+                 uint64_t token) {
+  Event event{};
+  event.kind = kind;
+  event.connection = id;
+  event.status = std::move(status);
+  event.token = token;
+  events_.push_back(std::move(event));
+}
+
+bool Links::TakeEvents(std::vector<Event>* events) {
+  if (events_.empty()) return false;
+  for (Event& event : events_) {
+    if (event.kind == Event::Kind::kReceived) {
+      if (Connection* const connection = Find(event.connection))
+        connection->unread_bytes -= static_cast<int64_t>(event.message.size);
+    }
+    events->push_back(std::move(event));
+  }
+  events_.clear();
+  return true;
+}
+
+bool Links::Arm() {
+  if (!failed_.empty() || !accepting_.empty() || !to_pump_.empty() ||
+      !closing_.empty()) {
+    return false;
+  }
+  return context_->Arm();
+}
+
+}  // namespace trunkline::transport::ucx

@@ -1,0 +1,177 @@
+#pragma once
+
+// All connections of one UCX worker: the state machine of the backend.
+//
+//   Dial -> kLookingUp -> kConnecting -> kUp      each may go down
+//   accept ------------> kConnecting -> kUp
+//
+// UCX calls back from inside its own progress. A callback only writes down what
+// happened (failed_, accepting_, to_pump_); Drive acts on it afterwards, so no
+// endpoint is closed under UCX's feet.
+//
+// Memory that UCX may still touch belongs to a SendRecord or a ReceiveRecord.
+// Records live until UCX has called back, or the worker is destroyed, whatever
+// has become of their connection.
+//
+// Needs the owner's mutex for every call. Knows no thread; time is an argument.
+
+#include <ucp/api/ucp.h>
+
+#include <deque>
+#include <list>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "absl/container/flat_hash_map.h"
+#include "absl/status/statusor.h"
+#include "transport/buffer_pool.h"
+#include "transport/transport.h"
+#include "transport/ucx/connection.h"
+#include "transport/ucx/ucx_context.h"
+#include "transport/ucx/wire.h"
+
+namespace trunkline::transport::ucx {
+
+class Links {
+ public:
+  static absl::StatusOr<std::unique_ptr<Links>> Create(const Options& options,
+                                                       BufferPool* pool);
+  ~Links();
+
+  // Returns the address that the listener has got.
+  absl::StatusOr<SocketAddress> Listen(const SocketAddress& address);
+
+  // A dialed connection starts with Dial; DialAddresses follows when its
+  // addresses (or the reason why there are none) are known.
+  void Dial(ConnectionId id, const std::string& peer, absl::Time now);
+  void DialAddresses(ConnectionId id,
+                     absl::StatusOr<std::vector<SocketAddress>> addresses,
+                     absl::Time now);
+  void Disconnect(ConnectionId id);
+  void Send(ConnectionId id, Message message, uint64_t token);
+
+  // Lets UCX work and acts on what it reported.
+  void Drive(absl::Time now);
+  // Heartbeats and deadlines; once per heartbeat_interval, after a Drive.
+  void Tick(absl::Time now);
+  // Appends what has happened; false when nothing has.
+  bool TakeEvents(std::vector<Event>* events);
+
+  bool has_events() const { return !events_.empty(); }
+  bool has_connections() const { return !connections_.empty(); }
+  // Something is with UCX that may need Drive to get on.
+  bool has_sends() const { return !sends_.empty(); }
+  // Grows with every message in or out.
+  uint64_t activity() const { return activity_; }
+  int efd() const { return context_->efd(); }
+  // True when efd() will tell of the next event and nothing is left to do now.
+  bool Arm();
+
+ private:
+  enum class SendKind { kHello, kChunk, kHeartbeat };
+  struct SendRecord {
+    Links* links = nullptr;
+    ConnectionId connection;
+    SendKind kind = SendKind::kHeartbeat;
+    // UCX reads the header until the send has completed.
+    union {
+      Hello hello;
+      ChunkHeader chunk;
+    } header{};
+    std::shared_ptr<Outgoing> outgoing;  // of a chunk
+    size_t bytes = 0;                    // of a chunk
+    std::list<SendRecord>::iterator self;
+  };
+  struct ReceiveRecord {
+    Links* links = nullptr;
+    ConnectionId connection;
+    std::shared_ptr<MessageAssembler::Assembly> assembly;
+    size_t bytes = 0;
+    std::list<ReceiveRecord>::iterator self;
+  };
+
+  Links(const Options& options, BufferPool* pool,
+        std::unique_ptr<UcxContext> context);
+
+  // UCX's callbacks; `arg` is a Links or a record.
+  static void OnConnectionRequest(ucp_conn_request_h request, void* arg);
+  static void OnEndpointError(void* arg, ucp_ep_h endpoint,
+                              ucs_status_t status);
+  static void OnSent(void* request, ucs_status_t status, void* arg);
+  static void OnReceived(void* request, ucs_status_t status, size_t bytes,
+                         void* arg);
+  static ucs_status_t OnHello(void* arg, const void* header,
+                              size_t header_bytes, void* data, size_t bytes,
+                              const ucp_am_recv_param_t* param);
+  static ucs_status_t OnChunk(void* arg, const void* header,
+                              size_t header_bytes, void* data, size_t bytes,
+                              const ucp_am_recv_param_t* param);
+  static ucs_status_t OnHeartbeat(void* arg, const void* header,
+                                  size_t header_bytes, void* data, size_t bytes,
+                                  const ucp_am_recv_param_t* param);
+  absl::Status SetHandlers();
+
+  // links.cc: life of a connection.
+  Connection* Find(ConnectionId id);
+  Connection* FindSender(const ucp_am_recv_param_t* param);
+  Connection* Add(ConnectionId id, bool accepted, std::string peer,
+                  absl::Time now);
+  void TryNextAddress(Connection* connection, absl::Status last_error);
+  void Accept(ucp_conn_request_h request, absl::Time now);
+  void ActOnFailures();
+  void CloseEndpoint(ucp_ep_h endpoint);
+  void DropEndpoint(Connection* connection);
+  // Completes every send with `why`; the last event of the connection.
+  void TakeDown(Connection* connection, const absl::Status& why);
+  void Fail(Connection* connection, absl::Status why);
+  void Reap();
+  void Push(Event::Kind kind, ConnectionId id, absl::Status status,
+            uint64_t token);
+
+  // links_send.cc
+  void PostHello(Connection* connection);
+  void PostHeartbeat(Connection* connection);
+  void Pump(Connection* connection);
+  void Post(Connection* connection, AmId am, SendRecord* record,
+            size_t header_bytes, const void* data);
+  SendRecord* NewSend(Connection* connection, SendKind kind);
+  void FinishSend(SendRecord* record, ucs_status_t status);
+
+  // links_receive.cc
+  absl::Status ReceiveHello(Connection* connection, const void* header,
+                            size_t header_bytes);
+  void FinishChunk(Connection* connection, MessageAssembler::Assembly* assembly,
+                   size_t bytes);
+
+  const Options options_;
+  BufferPool* const pool_;
+  absl::Time now_;        // of the Drive or Tick that is running
+  absl::Time last_tick_;  // InfinitePast before the first
+  uint64_t activity_ = 0;
+
+  absl::flat_hash_map<ConnectionId, std::unique_ptr<Connection>> connections_;
+  absl::flat_hash_map<ucp_ep_h, ConnectionId> by_endpoint_;
+  std::vector<ucp_listener_h> listeners_;
+  std::deque<Event> events_;
+
+  // What callbacks wrote down for Drive.
+  struct Failure {
+    ConnectionId connection;
+    ucp_ep_h endpoint;  // that failed; the connection may have another by now
+    absl::Status why;
+  };
+  std::vector<Failure> failed_;
+  std::vector<ucp_conn_request_h> accepting_;
+  std::vector<ConnectionId> to_pump_;
+
+  std::vector<void*> closing_;  // requests of ucp_ep_close_nbx
+  std::list<SendRecord> sends_;
+  std::list<ReceiveRecord> receives_;
+
+  // Last, so that it goes first: no record may go while the worker lives.
+  std::unique_ptr<UcxContext> context_;
+};
+
+}  // namespace trunkline::transport::ucx

@@ -1,0 +1,99 @@
+#include "transport/ucx/ucx_context.h"
+
+#include <cstdlib>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+
+namespace trunkline::transport::ucx {
+
+std::string Describe(ucs_status_t status) {
+  return absl::StrCat(ucs_status_string(status), " (", status, ")");
+}
+
+const std::vector<Setting>& DefaultSettings() {
+  // docs/gotchas.md, "UCX settings", has the measurements behind these.
+  static const std::vector<Setting>* const settings = new std::vector<Setting>{
+      // Shared memory between processes of one host counts as a transport that
+      // can report failure only with these; without them UCX uses tcp.
+      {"POSIX_ERROR_HANDLING", "y"},
+      {"SYSV_ERROR_HANDLING", "y"},
+      // A restarted listener must not wait for TIME_WAIT to end.
+      {"TCP_CM_REUSEADDR", "y"},
+      // Messages of 16 to 256 KiB are the usual step; both directions must
+      // agree, or the worker can't be created.
+      {"TCP_TX_SEG_SIZE", "256k"},
+      {"TCP_RX_SEG_SIZE", "256k"},
+      {"RNDV_THRESH", "256k"},
+  };
+  return *settings;
+}
+
+namespace {
+
+void ApplyDefaults(ucp_config_t* config) {
+  for (const Setting& setting : DefaultSettings()) {
+    if (std::getenv(absl::StrCat("UCX_", setting.name).c_str()) != nullptr)
+      continue;
+    const ucs_status_t status =
+        ucp_config_modify(config, setting.name, setting.value);
+    if (status != UCS_OK) {
+      // A build of UCX without this transport: nothing to set.
+      TL_LOG_DEBUG("ucx: setting {}={}: {}", setting.name, setting.value,
+                   Describe(status));
+    }
+  }
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Create() {
+  auto out = std::unique_ptr<UcxContext>(new UcxContext);
+  ucp_config_t* config = nullptr;
+  ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
+  if (status != UCS_OK) {
+    return absl::UnavailableError(absl::StrCat(
+        "ucx: the UCX_ environment can't be read: ", Describe(status)));
+  }
+  ApplyDefaults(config);
+  ucp_params_t params{};
+  params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
+  params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
+  params.name = "trunkline";
+  status = ucp_init(&params, config, &out->context_);
+  ucp_config_release(config);
+  if (status != UCS_OK) {
+    return absl::UnavailableError(
+        absl::StrCat("ucx: no usable transport: ", Describe(status)));
+  }
+  ucp_worker_params_t worker{};
+  worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
+  worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;
+  status = ucp_worker_create(out->context_, &worker, &out->worker_);
+  if (status != UCS_OK) {
+    return absl::UnavailableError(
+        absl::StrCat("ucx: no worker: ", Describe(status)));
+  }
+  status = ucp_worker_get_efd(out->worker_, &out->efd_);
+  if (status != UCS_OK) {
+    return absl::UnavailableError(absl::StrCat(
+        "ucx: the chosen transports can't wake a sleeper: ", Describe(status)));
+  }
+  return out;
+}
+
+UcxContext::~UcxContext() {
+  if (worker_ != nullptr) ucp_worker_destroy(worker_);
+  if (context_ != nullptr) ucp_cleanup(context_);
+}
+
+bool UcxContext::Progress(int rounds_max) {
+  bool any = false;
+  for (int i = 0; i < rounds_max && ucp_worker_progress(worker_) != 0; ++i)
+    any = true;
+  return any;
+}
+
+bool UcxContext::Arm() { return ucp_worker_arm(worker_) == UCS_OK; }
+
+}  // namespace trunkline::transport::ucx

@@ -1,0 +1,51 @@
+#pragma once
+
+// The UCX objects of one transport and our settings for them. All calls but
+// efd() need the owner's mutex: the worker is created for serialised use.
+
+#include <ucp/api/ucp.h>
+
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/status/statusor.h"
+
+namespace trunkline::transport::ucx {
+
+// "Endpoint timeout (-80)".
+std::string Describe(ucs_status_t status);
+
+class UcxContext {
+ public:
+  static absl::StatusOr<std::unique_ptr<UcxContext>> Create();
+  // Destroys worker and context. Every endpoint and listener must be closed.
+  ~UcxContext();
+
+  ucp_worker_h worker() const { return worker_; }
+  int efd() const { return efd_; }
+
+  // At most `rounds_max` rounds of progress; false when there was nothing to
+  // do.
+  bool Progress(int rounds_max);
+  // True when the next event will make efd() readable; false when there is one
+  // already.
+  bool Arm();
+
+ private:
+  UcxContext() = default;
+  ucp_context_h context_ = nullptr;
+  ucp_worker_h worker_ = nullptr;
+  int efd_ = -1;
+};
+
+// Our defaults, as UCX names without the UCX_ prefix. Each yields to the
+// environment variable of the operator.
+struct Setting {
+  const char* name;
+  const char* value;
+};
+const std::vector<Setting>& DefaultSettings();
+
+}  // namespace trunkline::transport::ucx
