@@ -246,11 +246,11 @@ TEST(ExpertFrame, NamesWhatIsWrongWithTheRoutes) {
        [](DispatchParts& p) { p.slot[2] = 0; }},
       {"token 10, slot 70 is named twice",
        [](DispatchParts& p) { p.slot[0] = p.slot[2] = 70; }},
-      {"gate of route 1 is not finite",
+      {"gate: of route 1 is not finite",
        [](DispatchParts& p) {
          p.gate[1] = std::numeric_limits<float>::quiet_NaN();
        }},
-      {"gate of route 0 is not finite",
+      {"gate: of route 0 is not finite",
        [](DispatchParts& p) {
          p.gate[0] = -std::numeric_limits<float>::infinity();
        }},
