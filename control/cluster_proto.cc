@@ -10,6 +10,7 @@ namespace {
 
 constexpr size_t kNameBytesMax = 253;
 constexpr size_t kTextBytesMax = 4096;
+constexpr double kSpeedMost = 1e6;
 constexpr uint32_t kExpertsMax = 1u << 20;
 
 absl::Status Invalid(const std::string& field, const std::string& what) {
@@ -159,6 +160,7 @@ absl::StatusOr<WorkerView> WorkerFromWire(const wire::WorkerView& message,
   worker.metrics_address = message.metrics_address();
   worker.numerics_class = message.numerics_class();
   worker.memory_bytes = message.memory_bytes();
+  worker.speed = message.speed();
   worker.failure_domain = message.failure_domain();
   TL_ASSIGN_OR_RETURN(worker.versions,
                       ReportsFromWire(message.versions(), where + ".versions"));
@@ -178,6 +180,7 @@ void WorkerToWire(const WorkerView& worker, wire::WorkerView* out) {
   out->set_metrics_address(worker.metrics_address);
   out->set_numerics_class(worker.numerics_class);
   out->set_memory_bytes(worker.memory_bytes);
+  out->set_speed(worker.speed);
   out->set_failure_domain(worker.failure_domain);
   for (const VersionReport& report : worker.versions) {
     ReportToWire(report, out->add_versions());
@@ -248,6 +251,11 @@ absl::Status ValidateRegistration(const Registration& registration) {
       ValidateName(registration.numerics_class, "numerics_class"));
   TL_RETURN_IF_ERROR(
       ValidateName(registration.self_check_digest, "self_check_digest"));
+  if (!(registration.speed > 0 && registration.speed <= kSpeedMost)) {
+    return Invalid("speed",
+                   absl::StrCat("is ", registration.speed, ", above 0 to ",
+                                kSpeedMost, " is possible"));
+  }
   return Annotate(placement::ValidateShapes(registration.moe_layers),
                   "moe_layers");
 }
@@ -264,6 +272,7 @@ wire::RegisterRequest ToProto(const Registration& registration) {
   request.set_self_check_digest(registration.self_check_digest);
   request.set_failure_domain(registration.failure_domain);
   request.set_memory_bytes(registration.memory_bytes);
+  request.set_speed(registration.speed);
   ShapesToWire(registration.moe_layers, request.mutable_moe_layers());
   return request;
 }
@@ -280,6 +289,7 @@ absl::StatusOr<Registration> FromProto(const wire::RegisterRequest& request) {
   registration.self_check_digest = request.self_check_digest();
   registration.failure_domain = request.failure_domain();
   registration.memory_bytes = request.memory_bytes();
+  registration.speed = request.speed() == 0 ? 1.0 : request.speed();
   TL_ASSIGN_OR_RETURN(registration.moe_layers,
                       ShapesFromWire(request.moe_layers(), "moe_layers"));
   TL_RETURN_IF_ERROR(ValidateRegistration(registration));

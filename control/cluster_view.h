@@ -33,6 +33,7 @@ struct WorkerView {
   std::string data_address, api_address, metrics_address, numerics_class,
       failure_domain;
   uint64_t memory_bytes = 0;
+  double speed = 1.0;
   std::vector<VersionReport> versions;
   bool draining = false;  // gets no new experts and hands its own over
   bool drained = false;   // safe to stop: no version left names it

@@ -23,6 +23,7 @@ struct Registration {
   std::string data_address, api_address, metrics_address;
   std::string model_digest, numerics_class, self_check_digest, failure_domain;
   uint64_t memory_bytes = 0;
+  double speed = 1.0;  // expert workers: relative, for balancing
   std::vector<placement::MoeLayerShape> moe_layers;
 };
 

@@ -1,0 +1,310 @@
+#include "coordinator/coordinator.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "coordinator/cluster_model.h"
+
+namespace trunkline::coordinator {
+namespace {
+
+Reply Done(ReplyBody body = EmptyReply()) {
+  return {.status = absl::OkStatus(), .body = std::move(body)};
+}
+
+Reply Refused(absl::Status status) {
+  return {.status = std::move(status), .body = EmptyReply()};
+}
+
+Reply Started(absl::StatusOr<PlacementVersion> version) {
+  if (!version.ok()) return Refused(version.status());
+  return Done(ChangeReply{.version = *version});
+}
+
+}  // namespace
+
+absl::Status CoreOptions::Validate() const {
+  const auto invalid = [](const char* option, const std::string& what) {
+    return absl::InvalidArgumentError(absl::StrCat(option, " ", what));
+  };
+  if (driver.expert_workers < 1) {
+    return invalid("expert_workers",
+                   absl::StrCat("is ", driver.expert_workers, ", at least 1"));
+  }
+  if (driver.replicas < 1 || driver.replicas > driver.expert_workers) {
+    return invalid("replicas",
+                   absl::StrCat("is ", driver.replicas, "; with ",
+                                driver.expert_workers, " expert workers 1 to ",
+                                driver.expert_workers, " are possible"));
+  }
+  const std::pair<const char*, absl::Duration> durations[] = {
+      {"lease", membership.lease},
+      {"forget_after", membership.forget_after},
+      {"stage_timeout", driver.stage_timeout},
+      {"trunk_grace", driver.trunk_grace},
+      {"repair_delay", driver.repair_delay},
+      {"redundancy_delay", driver.redundancy_delay},
+      {"retry_delay", driver.retry_delay}};
+  for (const auto& [name, duration] : durations) {
+    if (duration <= absl::ZeroDuration()) {
+      return invalid(name,
+                     "is " + absl::FormatDuration(duration) + ", above zero");
+    }
+  }
+  if (membership.lease < absl::Milliseconds(100) ||
+      membership.lease > absl::Hours(1)) {
+    return invalid("lease", "is " + absl::FormatDuration(membership.lease) +
+                                ", 100ms to 1h are possible");
+  }
+  return absl::OkStatus();
+}
+
+Coordinator::Coordinator(CoreOptions options, const StoreContents& contents,
+                         uint64_t first_revision, Moment moment)
+    : options_(options),
+      cluster_(contents.cluster),
+      membership_(options.membership, contents.workers, moment.now),
+      driver_(options.driver, contents, first_revision),
+      revision_(first_revision) {}
+
+Actions Coordinator::Step(const Event& event, Moment moment) {
+  return Run(&event, moment);
+}
+
+Actions Coordinator::Tick(Moment moment) { return Run(nullptr, moment); }
+
+Actions Coordinator::Run(const Event* event, Moment moment) {
+  Actions actions;
+  bool cluster_changed = false;
+  DriverContext context{.cluster = cluster_,
+                        .cluster_changed = cluster_changed,
+                        .membership = membership_,
+                        .moment = moment,
+                        .next_revision = revision_ + 1,
+                        .notes = actions.notes};
+  // Leases end before the event counts: a heartbeat that comes too late must
+  // not bring back what a tick would already have taken.
+  for (const WorkerId worker : membership_.Expire(moment.now)) {
+    actions.notes.push_back(absl::StrCat(
+        "worker '", membership_.Find(worker)->name(), "' lost its lease"));
+  }
+  bool asked = false;
+  if (event != nullptr) {
+    actions.reply =
+        std::visit([&](const auto& e) { return Handle(e, context); }, *event);
+    // A heartbeat only matters if it said something new; see Settle.
+    asked = !std::holds_alternative<HeartbeatEvent>(*event);
+  }
+  Settle(asked || cluster_changed, context, &actions);
+  Collect(cluster_changed, &actions);
+  return actions;
+}
+
+void Coordinator::Settle(bool forced, DriverContext& context,
+                         Actions* actions) {
+  if (!forced && membership_.generation() == settled_generation_ &&
+      context.moment.now < driver_.next_deadline()) {
+    return;
+  }
+  driver_.Advance(context);
+  membership_.KeepReportsOf(driver_.LiveVersions());
+  actions->change.forgotten_workers =
+      membership_.Forget(driver_.NamedWorkers(), context.moment.now);
+  settled_generation_ = membership_.generation();
+}
+
+void Coordinator::Collect(bool cluster_changed, Actions* actions) {
+  actions->change.workers = membership_.TakeChanged();
+  driver_.TakeChanges(&actions->change);
+  actions->view_changed =
+      !actions->change.workers.empty() || !actions->change.placements.empty() ||
+      !actions->change.forgotten_workers.empty() || cluster_changed;
+  if (cluster_changed) actions->change.cluster = cluster_;
+  if (actions->view_changed) ++revision_;
+}
+
+Reply Coordinator::Handle(const RegisterEvent& event, DriverContext& context) {
+  const control::Registration& registration = event.registration;
+  if (absl::Status status = control::ValidateRegistration(registration);
+      !status.ok()) {
+    return Refused(std::move(status));
+  }
+  bool model_changed = false;
+  if (absl::Status status =
+          AdmitToModel(registration, &cluster_.model, &model_changed);
+      !status.ok()) {
+    context.notes.push_back(
+        absl::StrCat("refused: ", std::string(status.message())));
+    return Refused(std::move(status));
+  }
+  const uint32_t next_worker = cluster_.next_worker;
+  const WorkerId worker = membership_.Register(registration, context.moment.now,
+                                               &cluster_.next_worker);
+  if (model_changed || next_worker != cluster_.next_worker) {
+    context.cluster_changed = true;
+  }
+  const uint64_t incarnation = membership_.Find(worker)->record.incarnation;
+  context.notes.push_back(absl::StrCat(
+      control::Name(registration.role), " worker '", registration.name,
+      "' joined as ", worker.value, ", incarnation ", incarnation));
+  return Done(RegisterReply{.identity = {.worker = worker,
+                                         .incarnation = incarnation,
+                                         .epoch = cluster_.epoch,
+                                         .cluster_id = cluster_.cluster_id},
+                            .lease = options_.membership.lease});
+}
+
+Reply Coordinator::Handle(const HeartbeatEvent& event, DriverContext& context) {
+  const control::Heartbeat& heartbeat = event.heartbeat;
+  if (absl::Status status = CheckLoads(heartbeat.report); !status.ok()) {
+    return Refused(std::move(status));
+  }
+  if (absl::Status status = membership_.Renew(heartbeat, driver_.LiveVersions(),
+                                              context.moment.now);
+      !status.ok()) {
+    return Refused(std::move(status));
+  }
+  return Done(HeartbeatReply{.epoch = cluster_.epoch});
+}
+
+absl::Status Coordinator::CheckLoads(const control::Report& report) const {
+  for (const control::ExpertLoadReport& load : report.loads) {
+    const placement::MoeLayerShape* shape = nullptr;
+    if (cluster_.model) {
+      for (const auto& s : cluster_.model->moe_layers) {
+        if (s.layer == load.layer) shape = &s;
+      }
+    }
+    if (shape == nullptr) {
+      return absl::InvalidArgumentError(
+          absl::StrCat("loads: layer ", load.layer.value, " is no moe layer"));
+    }
+    const size_t experts = static_cast<size_t>(shape->experts);
+    if (load.selected.size() != experts || load.executed.size() != experts) {
+      return absl::InvalidArgumentError(absl::StrCat(
+          "loads: layer ", load.layer.value, " counts ", load.selected.size(),
+          " selected and ", load.executed.size(), " executed of ", experts,
+          " experts"));
+    }
+  }
+  return absl::OkStatus();
+}
+
+Reply Coordinator::Handle(const LeaveEvent& event, DriverContext& context) {
+  if (absl::Status status = membership_.Leave(event.worker, event.incarnation,
+                                              context.moment.now);
+      !status.ok()) {
+    return Refused(std::move(status));
+  }
+  context.notes.push_back(absl::StrCat(
+      "worker '", membership_.Find(event.worker)->name(), "' left"));
+  return Done();
+}
+
+Reply Coordinator::Handle(const ApplyEvent& event, DriverContext& context) {
+  const PlacementRecord* active = driver_.Active();
+  const PlacementVersion found =
+      active == nullptr ? PlacementVersion() : active->map.version;
+  if (event.expected_active.valid() && event.expected_active != found) {
+    return Refused(absl::FailedPreconditionError(
+        absl::StrCat("the change was made against placement version ",
+                     event.expected_active.value, ", active is ",
+                     found.valid() ? absl::StrCat(found.value) : "none")));
+  }
+  return Started(driver_.Propose(event.map, event.origin, context));
+}
+
+Reply Coordinator::Handle(const RollbackEvent& event, DriverContext& context) {
+  const PlacementRecord* target =
+      event.version.valid() ? driver_.Find(event.version) : driver_.Previous();
+  if (target == nullptr) {
+    return Refused(absl::NotFoundError(
+        event.version.valid()
+            ? absl::StrCat("placement version ", event.version.value,
+                           " is not known, or too old to be kept")
+            : "no placement version was active before this one"));
+  }
+  const std::string origin =
+      absl::StrCat("rollback to ", target->map.version.value);
+  return Started(driver_.Propose(target->map, origin, context));
+}
+
+Reply Coordinator::Handle(const AbandonEvent& event, DriverContext& context) {
+  if (absl::Status status =
+          driver_.Abandon(event.version, event.reason, context);
+      !status.ok()) {
+    return Refused(std::move(status));
+  }
+  return Done();
+}
+
+Reply Coordinator::Handle(const PinEvent& event, DriverContext& context) {
+  cluster_.pinned = event.pinned;
+  cluster_.pin_reason = event.pinned ? event.reason : "";
+  context.cluster_changed = true;
+  context.notes.push_back(event.pinned
+                              ? "the placement is pinned: " + event.reason
+                              : "the placement is not pinned any more");
+  return Done();
+}
+
+Reply Coordinator::Handle(const DrainEvent& event, DriverContext& context) {
+  if (absl::Status status = membership_.SetCordoned(event.worker, event.drain);
+      !status.ok()) {
+    return Refused(std::move(status));
+  }
+  context.notes.push_back(
+      absl::StrCat("worker '", event.worker, "' is ",
+                   event.drain ? "to be drained" : "back in service"));
+  return Done();
+}
+
+absl::Time Coordinator::NextDeadline(absl::Time now) const {
+  return std::min(membership_.NextExpiry(now), driver_.next_deadline());
+}
+
+control::ClusterView Coordinator::View() const {
+  control::ClusterView view;
+  view.cluster_id = cluster_.cluster_id;
+  view.epoch = cluster_.epoch;
+  view.revision = revision_;
+  if (cluster_.model) {
+    view.model_digest = cluster_.model->model_digest;
+    view.moe_layers = cluster_.model->moe_layers;
+  }
+  const std::set<WorkerId> named = driver_.NamedWorkers();
+  for (const auto& [id, member] : membership_.members()) {
+    const control::Registration& registration = member.record.registration;
+    control::WorkerView worker;
+    worker.id = id;
+    worker.name = registration.name;
+    worker.role = registration.role;
+    worker.incarnation = member.record.incarnation;
+    worker.alive = member.alive();
+    worker.data_address = registration.data_address;
+    worker.api_address = registration.api_address;
+    worker.metrics_address = registration.metrics_address;
+    worker.numerics_class = registration.numerics_class;
+    worker.failure_domain = registration.failure_domain;
+    worker.memory_bytes = registration.memory_bytes;
+    worker.speed = registration.speed;
+    worker.versions = member.record.versions;
+    worker.draining = member.draining();
+    worker.drained =
+        member.draining() &&
+        (member.is(control::Role::kExpert)
+             ? named.count(id) == 0
+             : !member.alive() || !member.oldest_in_flight.valid());
+    view.workers.push_back(std::move(worker));
+  }
+  for (const auto& [version, record] : driver_.records()) {
+    if (placement::IsFinal(record.state)) continue;
+    view.placements.push_back({.map = record.map, .state = record.state});
+    if (record.state == placement::VersionState::kActive) view.active = version;
+  }
+  view.waiting_for = driver_.WaitingFor(cluster_, membership_);
+  return view;
+}
+
+}  // namespace trunkline::coordinator

@@ -1,0 +1,46 @@
+#pragma once
+
+// What a coordinator wants done after a step. The edge commits `change` first;
+// only then may anybody see the reply or the new view, so that nothing was
+// promised that a crash can undo.
+
+#include <optional>
+#include <string>
+#include <variant>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "control/coordinator_client.h"
+#include "coordinator/placement_store.h"
+
+namespace trunkline::coordinator {
+
+struct RegisterReply {
+  control::Identity identity;
+  absl::Duration lease;
+};
+struct HeartbeatReply {
+  uint64_t epoch = 0;
+};
+struct ChangeReply {
+  PlacementVersion version;  // the version that the request started
+};
+struct EmptyReply {};
+
+using ReplyBody =
+    std::variant<EmptyReply, RegisterReply, HeartbeatReply, ChangeReply>;
+
+struct Reply {
+  absl::Status status;
+  ReplyBody body;
+};
+
+struct Actions {
+  std::optional<Reply> reply;  // set by every Step, never by Tick
+  StoreChange change;
+  bool view_changed = false;
+  std::vector<std::string> notes;  // for the log: what happened, in sentences
+};
+
+}  // namespace trunkline::coordinator

@@ -1,0 +1,91 @@
+#include "coordinator/durable_coordinator.h"
+
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace trunkline::coordinator {
+namespace {
+
+// While the store does not answer, it is asked again so often.
+constexpr absl::Duration kRecoverPeriod = absl::Milliseconds(500);
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<DurableCoordinator>> DurableCoordinator::Open(
+    CoreOptions options, std::unique_ptr<PlacementStore> store, Moment moment) {
+  TL_RETURN_IF_ERROR(options.Validate());
+  std::unique_ptr<DurableCoordinator> durable(
+      new DurableCoordinator(options, std::move(store)));
+  TL_RETURN_IF_ERROR(durable->Recover(moment));
+  return durable;
+}
+
+absl::Status DurableCoordinator::Recover(Moment moment) {
+  // Revisions that were computed but never shown are skipped, so that a number
+  // never means two views.
+  const uint64_t first = core_ == nullptr ? 1 : core_->revision() + 1;
+  TL_ASSIGN_OR_RETURN(const StoreContents contents, store_->Load());
+  core_ = std::make_unique<Coordinator>(options_, contents, first, moment);
+  stale_ = false;
+  return absl::OkStatus();
+}
+
+DurableCoordinator::Outcome DurableCoordinator::Step(const Event& event,
+                                                     Moment moment) {
+  if (stale_) {
+    if (absl::Status status = Recover(moment); !status.ok()) {
+      Outcome outcome;
+      outcome.reply.status = absl::UnavailableError(
+          absl::StrCat("the placement store does not answer: ",
+                       std::string(status.message())));
+      return outcome;
+    }
+    Outcome outcome = Finish(core_->Step(event, moment), moment);
+    outcome.view_changed = !stale_;
+    return outcome;
+  }
+  return Finish(core_->Step(event, moment), moment);
+}
+
+DurableCoordinator::Outcome DurableCoordinator::Tick(Moment moment) {
+  if (stale_) {
+    Outcome outcome;
+    if (moment.now < recover_at_) return outcome;
+    recover_at_ = moment.now + kRecoverPeriod;
+    if (!Recover(moment).ok()) return outcome;
+    outcome.view_changed = true;
+    outcome.notes.push_back("the placement store answers again");
+    return outcome;
+  }
+  return Finish(core_->Tick(moment), moment);
+}
+
+DurableCoordinator::Outcome DurableCoordinator::Finish(Actions actions,
+                                                       Moment moment) {
+  Outcome outcome;
+  outcome.view_changed = actions.view_changed;
+  outcome.notes = std::move(actions.notes);
+  if (actions.reply) outcome.reply = std::move(*actions.reply);
+  if (actions.change.empty()) return outcome;
+  const absl::Status status = store_->Commit(actions.change);
+  if (status.ok()) {
+    ++commits_;
+    return outcome;
+  }
+  ++commit_failures_;
+  stale_ = true;
+  recover_at_ = moment.now + kRecoverPeriod;
+  outcome = Outcome();
+  outcome.reply.status = absl::UnavailableError(
+      absl::StrCat("the placement store refused the change: ",
+                   std::string(status.message())));
+  outcome.notes.push_back(std::string(outcome.reply.status.message()));
+  if (Recover(moment).ok()) outcome.view_changed = true;
+  return outcome;
+}
+
+absl::Time DurableCoordinator::NextDeadline(absl::Time now) const {
+  return stale_ ? recover_at_ : core_->NextDeadline(now);
+}
+
+}  // namespace trunkline::coordinator

@@ -1,0 +1,559 @@
+#include "coordinator/placement_driver.h"
+
+#include <algorithm>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "common/check.h"
+#include "common/status_macros.h"
+#include "placement/repair.h"
+
+namespace trunkline::coordinator {
+
+using placement::IsFinal;
+using placement::IsOpen;
+using placement::PlacementMap;
+using placement::VersionState;
+
+namespace {
+
+// Slots do not matter here: the same owners need no change.
+bool SameOwners(const PlacementMap& a, const PlacementMap& b) {
+  const auto same_workers = [](const std::vector<placement::Replica>& x,
+                               const std::vector<placement::Replica>& y) {
+    return std::equal(
+        x.begin(), x.end(), y.begin(), y.end(),
+        [](const placement::Replica& r, const placement::Replica& s) {
+          return r.worker == s.worker;
+        });
+  };
+  return std::equal(
+      a.layers.begin(), a.layers.end(), b.layers.begin(), b.layers.end(),
+      [&](const placement::LayerPlacement& x,
+          const placement::LayerPlacement& y) {
+        return x.layer == y.layer &&
+               std::equal(x.replicas.begin(), x.replicas.end(),
+                          y.replicas.begin(), y.replicas.end(), same_workers);
+      });
+}
+
+std::string Label(const Membership& membership, WorkerId worker) {
+  const Member* member = membership.Find(worker);
+  return member != nullptr ? absl::StrCat("worker '", member->name(), "'")
+                           : absl::StrCat("worker ", worker.value);
+}
+
+// What keeps a worker from serving a version, for people.
+std::string WhyNotReady(const Membership& membership, WorkerId worker,
+                        PlacementVersion version) {
+  const Member* member = membership.Find(worker);
+  const std::string label = Label(membership, worker);
+  if (member == nullptr) return label + " is unknown";
+  if (!member->alive()) {
+    return label + (member->record.left ? " has left" : " holds no lease");
+  }
+  const control::VersionReport* report = member->FindReport(version);
+  if (report == nullptr) return label + " has not reported yet";
+  if (report->state == control::ShardState::kFailed) {
+    return absl::StrCat(label, " failed to load it: ", report->error);
+  }
+  return label + " is loading";
+}
+
+}  // namespace
+
+PlacementDriver::PlacementDriver(DriverOptions options,
+                                 const StoreContents& contents,
+                                 uint64_t first_revision)
+    : options_(options),
+      first_revision_(first_revision),
+      history_(contents.history) {
+  for (const PlacementRecord& record : contents.placements) {
+    records_.emplace(record.map.version, record);
+  }
+}
+
+absl::StatusOr<PlacementVersion> PlacementDriver::Propose(
+    PlacementMap map, const std::string& origin, DriverContext& context) {
+  if (const PlacementRecord* open = OpenChange(); open != nullptr) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "placement version ", open->map.version.value, " (", open->origin,
+        ") is ", Name(open->state), "; one change at a time"));
+  }
+  if (!context.cluster.model) {
+    return absl::FailedPreconditionError(
+        "no worker has registered: the model is not known");
+  }
+  const PlacementRecord* active = Active();
+  if (active != nullptr && SameOwners(active->map, map)) {
+    return absl::AlreadyExistsError(
+        absl::StrCat("placement version ", active->map.version.value,
+                     " is active and has these owners"));
+  }
+  map.version = PlacementVersion(context.cluster.next_version);
+  const auto& shapes = context.cluster.model->moe_layers;
+  const auto workers = context.membership.UsableExperts();
+  TL_RETURN_IF_ERROR(placement::ValidatePlacement(map, shapes));
+  TL_RETURN_IF_ERROR(placement::ValidateAgainstWorkers(map, shapes, workers));
+  TL_RETURN_IF_ERROR(
+      placement::ValidateStaging(HeldMaps(), map, shapes, workers));
+  ++context.cluster.next_version;
+  context.cluster_changed = true;
+  const PlacementVersion version = map.version;
+  PlacementRecord record;
+  record.map = std::move(map);
+  record.origin = origin;
+  if (active != nullptr) record.replaces = active->map.version;
+  PlacementRecord* stored =
+      &records_.emplace(version, std::move(record)).first->second;
+  Move(stored, VersionState::kProposed, origin, context);
+  return version;
+}
+
+absl::Status PlacementDriver::Abandon(PlacementVersion version,
+                                      const std::string& reason,
+                                      DriverContext& context) {
+  const auto found = records_.find(version);
+  if (found == records_.end()) {
+    return absl::NotFoundError(
+        absl::StrCat("no placement version ", version.value));
+  }
+  TL_RETURN_IF_ERROR(placement::CheckTransition(version, found->second.state,
+                                                VersionState::kAbandoned));
+  AbandonRecord(&found->second, reason, context);
+  return absl::OkStatus();
+}
+
+void PlacementDriver::Advance(DriverContext& context) {
+  next_deadline_ = absl::InfiniteFuture();
+  // Each round moves one version forward or starts one; a version has few
+  // states, so this ends.
+  while (AdvanceOpen(context) || RetireDrained(context) ||
+         ProposeFirst(context) || ProposeRepair(context)) {
+    next_deadline_ = absl::InfiniteFuture();
+  }
+  DropOldRecords();
+}
+
+bool PlacementDriver::AdvanceOpen(DriverContext& context) {
+  PlacementRecord* record = MutableOpen();
+  if (record == nullptr) return false;
+  switch (record->state) {
+    case VersionState::kProposed:
+      RememberIncarnations(*record, context.membership);
+      stage_deadline_ = context.moment.now + options_.stage_timeout;
+      Move(record, VersionState::kStaging, "workers load what they lack",
+           context);
+      return true;
+    case VersionState::kStaging:
+      return AdvanceStaging(record, context);
+    case VersionState::kReady:
+      Activate(record, context);
+      return true;
+    default:
+      TL_CHECK(false) << "version " << record->map.version << " is "
+                      << Name(record->state) << " and not open";
+      return false;
+  }
+}
+
+bool PlacementDriver::AdvanceStaging(PlacementRecord* record,
+                                     DriverContext& context) {
+  if (stage_deadline_ == absl::InfiniteFuture()) {  // after a restart
+    RememberIncarnations(*record, context.membership);
+    stage_deadline_ = context.moment.now + options_.stage_timeout;
+  }
+  const PlacementVersion version = record->map.version;
+  std::string waiting;
+  for (const WorkerId worker : record->map.Workers()) {
+    const Member* member = context.membership.Find(worker);
+    if (member == nullptr || !member->alive()) {
+      AbandonRecord(record, WhyNotReady(context.membership, worker, version),
+                    context);
+      return true;
+    }
+    // With nothing older to serve there is nothing to fall back to: the first
+    // placement waits for the worker's new process instead.
+    if (record->replaces.valid() &&
+        staging_incarnations_[worker] != member->record.incarnation) {
+      AbandonRecord(record,
+                    Label(context.membership, worker) + " restarted meanwhile",
+                    context);
+      return true;
+    }
+    const control::VersionReport* report = member->FindReport(version);
+    if (report != nullptr && report->state == control::ShardState::kFailed) {
+      AbandonRecord(record, WhyNotReady(context.membership, worker, version),
+                    context);
+      return true;
+    }
+    if (waiting.empty() && !member->ready(version)) {
+      waiting = WhyNotReady(context.membership, worker, version);
+    }
+  }
+  if (waiting.empty()) {
+    Move(record, VersionState::kReady, "every worker has reported", context);
+    return true;
+  }
+  if (context.moment.now >= stage_deadline_) {
+    AbandonRecord(record,
+                  absl::StrCat("not ready after ",
+                               absl::FormatDuration(options_.stage_timeout),
+                               ": ", waiting),
+                  context);
+    return true;
+  }
+  WakeAt(stage_deadline_, context);
+  return false;
+}
+
+void PlacementDriver::Activate(PlacementRecord* record,
+                               DriverContext& context) {
+  // Both transitions are one change of the store: there is never a moment
+  // without an active version, nor one with two.
+  if (PlacementRecord* old = MutableActive(); old != nullptr) {
+    drained_since_[old->map.version] = context.next_revision;
+    Move(old, VersionState::kDraining,
+         absl::StrCat("version ", record->map.version.value, " takes over"),
+         context);
+  }
+  Move(record, VersionState::kActive, record->origin, context);
+  last_failure_.clear();
+}
+
+bool PlacementDriver::RetireDrained(DriverContext& context) {
+  bool retired = false;
+  for (auto& [version, record] : records_) {
+    if (record.state != VersionState::kDraining) continue;
+    bool in_use = false;
+    for (const auto& [id, member] : context.membership.members()) {
+      if (!member.is(control::Role::kTrunk)) continue;
+      if (TrunkMayUse(member, record, context)) in_use = true;
+    }
+    if (in_use) continue;
+    Move(&record, VersionState::kRetired, "no step is in flight under it",
+         context);
+    drained_since_.erase(version);
+    retired = true;
+  }
+  return retired;
+}
+
+bool PlacementDriver::TrunkMayUse(const Member& trunk,
+                                  const PlacementRecord& record,
+                                  DriverContext& context) {
+  if (trunk.record.left) return false;
+  if (!trunk.alive()) {
+    const absl::Time end = trunk.lost_at + options_.trunk_grace;
+    if (context.moment.now >= end) return false;
+    WakeAt(end, context);
+    return true;
+  }
+  // An idle trunk that has not seen the new version yet would start its next
+  // step under the old one.
+  const auto since = drained_since_.find(record.map.version);
+  const uint64_t revision =
+      since == drained_since_.end() ? first_revision_ : since->second;
+  if (trunk.followed_epoch != context.cluster.epoch ||
+      trunk.followed_revision < revision) {
+    return true;
+  }
+  return trunk.oldest_in_flight.valid() &&
+         trunk.oldest_in_flight <= record.map.version;
+}
+
+bool PlacementDriver::ProposeFirst(DriverContext& context) {
+  if (Active() != nullptr || OpenChange() != nullptr) return false;
+  if (!context.cluster.model) return false;
+  const auto& shapes = context.cluster.model->moe_layers;
+  const auto workers = context.membership.UsableExperts();
+  PlacementMap map;
+  if (!shapes.empty()) {
+    if (static_cast<int64_t>(workers.size()) < options_.expert_workers) {
+      return false;
+    }
+    std::vector<WorkerId> ids;
+    for (const auto& profile : workers) ids.push_back(profile.worker);
+    absl::StatusOr<PlacementMap> first = placement::InitialPlacement(
+        PlacementVersion(), shapes, std::move(ids), options_.replicas);
+    if (!first.ok()) {
+      last_failure_ = std::string(first.status().message());
+      return false;
+    }
+    map = *std::move(first);
+  }
+  return ProposeOwn(std::move(map), "initial", context);
+}
+
+std::vector<placement::WorkerProfile> PlacementDriver::WorkersForRepair(
+    DriverContext& context) {
+  const PlacementRecord& active = *Active();
+  const auto dead_for = [&](WorkerId worker) {
+    const Member* member = context.membership.Find(worker);
+    if (member == nullptr) return absl::InfiniteDuration();
+    if (member->alive()) return -absl::InfiniteDuration();
+    return context.moment.now - member->lost_at;
+  };
+  bool needed = false;
+  bool somebody_dead = false;
+  for (const WorkerId worker : active.map.Workers()) {
+    const Member* member = context.membership.Find(worker);
+    if (member != nullptr && member->alive()) {
+      if (member->draining()) needed = true;
+      continue;
+    }
+    if (context.cluster.pinned) continue;
+    somebody_dead = true;
+    const absl::Duration dead = dead_for(worker);
+    if (dead >= options_.redundancy_delay) {
+      needed = true;
+    } else {
+      WakeAt(context.moment.now + options_.redundancy_delay - dead, context);
+    }
+  }
+  if (somebody_dead && !needed) {
+    for (const placement::LayerPlacement& layer : active.map.layers) {
+      for (const std::vector<placement::Replica>& replicas : layer.replicas) {
+        absl::Duration least = absl::InfiniteDuration();
+        for (const placement::Replica& replica : replicas) {
+          least = std::min(least, dead_for(replica.worker));
+        }
+        if (least < absl::ZeroDuration()) continue;  // somebody has it
+        if (least >= options_.repair_delay) {
+          needed = true;
+        } else {
+          WakeAt(context.moment.now + options_.repair_delay - least, context);
+        }
+      }
+    }
+  }
+  return needed ? context.membership.UsableExperts()
+                : std::vector<placement::WorkerProfile>();
+}
+
+bool PlacementDriver::ProposeRepair(DriverContext& context) {
+  blocked_.clear();
+  if (Active() == nullptr || OpenChange() != nullptr) return false;
+  const auto workers = WorkersForRepair(context);
+  if (workers.empty()) return false;
+  absl::StatusOr<placement::RepairResult> repair = placement::RepairPlacement(
+      Active()->map, context.cluster.model->moe_layers, workers, HeldMaps());
+  if (!repair.ok()) {
+    blocked_ = std::string(repair.status().message());
+    return false;
+  }
+  if (!repair->changed) return false;
+  return ProposeOwn(std::move(repair->map), "repair", context);
+}
+
+bool PlacementDriver::ProposeOwn(PlacementMap map, const std::string& origin,
+                                 DriverContext& context) {
+  if (context.moment.now < retry_at_) {
+    WakeAt(retry_at_, context);
+    return false;
+  }
+  const absl::StatusOr<PlacementVersion> version =
+      Propose(std::move(map), origin, context);
+  if (version.ok()) return true;
+  (Active() == nullptr ? last_failure_ : blocked_) =
+      std::string(version.status().message());
+  return false;
+}
+
+void PlacementDriver::Move(PlacementRecord* record, VersionState to,
+                           const std::string& detail, DriverContext& context) {
+  const PlacementVersion version = record->map.version;
+  if (to != VersionState::kProposed) {
+    TL_CHECK(placement::IsLegalTransition(record->state, to))
+        << "version " << version << ": " << Name(record->state) << " to "
+        << Name(to);
+  }
+  record->state = to;
+  changed_.insert(version);
+  HistoryRecord entry{.sequence = context.cluster.next_history++,
+                      .at = context.moment.wall,
+                      .version = version,
+                      .state = to,
+                      .detail = detail};
+  context.cluster_changed = true;
+  context.notes.push_back(absl::StrCat("placement version ", version.value,
+                                       " is ", Name(to), ": ", detail));
+  new_history_.push_back(entry);
+  history_.push_back(std::move(entry));
+  if (!IsOpen(to)) stage_deadline_ = absl::InfiniteFuture();
+}
+
+void PlacementDriver::AbandonRecord(PlacementRecord* record,
+                                    const std::string& reason,
+                                    DriverContext& context) {
+  record->reason = reason;
+  last_failure_ = absl::StrCat("placement version ", record->map.version.value,
+                               " was abandoned: ", reason);
+  retry_at_ = context.moment.now + options_.retry_delay;
+  Move(record, VersionState::kAbandoned, reason, context);
+}
+
+void PlacementDriver::RememberIncarnations(const PlacementRecord& record,
+                                           const Membership& membership) {
+  staging_incarnations_.clear();
+  for (const WorkerId worker : record.map.Workers()) {
+    const Member* member = membership.Find(worker);
+    staging_incarnations_[worker] =
+        member != nullptr ? member->record.incarnation : 0;
+  }
+}
+
+void PlacementDriver::DropOldRecords() {
+  size_t finished = 0;
+  for (const auto& [version, record] : records_) {
+    if (IsFinal(record.state)) ++finished;
+  }
+  for (auto it = records_.begin();
+       it != records_.end() && finished > options_.finished_kept;) {
+    if (!IsFinal(it->second.state)) {
+      ++it;
+      continue;
+    }
+    forgotten_.insert(it->first);
+    changed_.erase(it->first);
+    it = records_.erase(it);
+    --finished;
+  }
+  if (history_.size() > options_.history_kept) {
+    history_.erase(
+        history_.begin(),
+        history_.end() - static_cast<std::ptrdiff_t>(options_.history_kept));
+  }
+}
+
+void PlacementDriver::WakeAt(absl::Time time, DriverContext& context) {
+  if (time > context.moment.now)
+    next_deadline_ = std::min(next_deadline_, time);
+}
+
+const PlacementRecord* PlacementDriver::Active() const {
+  for (const auto& [version, record] : records_) {
+    if (record.state == VersionState::kActive) return &record;
+  }
+  return nullptr;
+}
+
+const PlacementRecord* PlacementDriver::OpenChange() const {
+  for (const auto& [version, record] : records_) {
+    if (IsOpen(record.state)) return &record;
+  }
+  return nullptr;
+}
+
+PlacementRecord* PlacementDriver::MutableActive() {
+  const PlacementRecord* record = Active();
+  return record == nullptr ? nullptr : &records_.at(record->map.version);
+}
+
+PlacementRecord* PlacementDriver::MutableOpen() {
+  const PlacementRecord* record = OpenChange();
+  return record == nullptr ? nullptr : &records_.at(record->map.version);
+}
+
+const PlacementRecord* PlacementDriver::Find(PlacementVersion version) const {
+  const auto found = records_.find(version);
+  return found == records_.end() ? nullptr : &found->second;
+}
+
+const PlacementRecord* PlacementDriver::Previous() const {
+  const PlacementRecord* active = Active();
+  const PlacementRecord* previous = nullptr;
+  for (const auto& [version, record] : records_) {
+    // Only versions that served are ever draining or retired.
+    const bool served = record.state == VersionState::kDraining ||
+                        record.state == VersionState::kRetired;
+    if (active != nullptr && served && version < active->map.version) {
+      previous = &record;
+    }
+  }
+  return previous;
+}
+
+std::set<PlacementVersion> PlacementDriver::LiveVersions() const {
+  std::set<PlacementVersion> live;
+  for (const auto& [version, record] : records_) {
+    if (!IsFinal(record.state)) live.insert(version);
+  }
+  return live;
+}
+
+std::set<WorkerId> PlacementDriver::NamedWorkers() const {
+  std::set<WorkerId> named;
+  for (const auto& [version, record] : records_) {
+    if (IsFinal(record.state)) continue;
+    for (const WorkerId worker : record.map.Workers()) named.insert(worker);
+  }
+  return named;
+}
+
+std::vector<const PlacementMap*> PlacementDriver::HeldMaps() const {
+  std::vector<const PlacementMap*> held;
+  for (const auto& [version, record] : records_) {
+    if (placement::HoldsShards(record.state)) held.push_back(&record.map);
+  }
+  return held;
+}
+
+std::string PlacementDriver::WaitingFor(const ClusterRecord& cluster,
+                                        const Membership& membership) const {
+  if (!cluster.model) return "no worker has registered";
+  const PlacementRecord* active = Active();
+  if (active == nullptr) {
+    if (const PlacementRecord* open = OpenChange(); open != nullptr) {
+      for (const WorkerId worker : open->map.Workers()) {
+        const Member* member = membership.Find(worker);
+        if (member != nullptr && member->ready(open->map.version)) continue;
+        return absl::StrCat("placement version ", open->map.version.value,
+                            " is ", Name(open->state), ": ",
+                            WhyNotReady(membership, worker, open->map.version));
+      }
+    }
+    const size_t joined = membership.UsableExperts().size();
+    if (static_cast<int64_t>(joined) < options_.expert_workers) {
+      return absl::StrCat(joined, " of ", options_.expert_workers,
+                          " expert workers have joined");
+    }
+    return last_failure_;
+  }
+  std::set<WorkerId> ready;
+  for (const auto& [id, member] : membership.members()) {
+    if (member.ready(active->map.version)) ready.insert(id);
+  }
+  for (const placement::LayerPlacement& layer : active->map.layers) {
+    for (size_t e = 0; e < layer.replicas.size(); ++e) {
+      std::vector<std::string> reasons;
+      for (const placement::Replica& replica : layer.replicas[e]) {
+        if (ready.count(replica.worker) != 0) {
+          reasons.clear();
+          break;
+        }
+        reasons.push_back(
+            WhyNotReady(membership, replica.worker, active->map.version));
+      }
+      if (reasons.empty()) continue;
+      return absl::StrCat("layer ", layer.layer.value, " expert ", e, ": ",
+                          absl::StrJoin(reasons, ", "),
+                          blocked_.empty() ? "" : "; ", blocked_);
+    }
+  }
+  return "";
+}
+
+void PlacementDriver::TakeChanges(StoreChange* change) {
+  for (const PlacementVersion version : changed_) {
+    change->placements.push_back(records_.at(version));
+  }
+  change->forgotten_placements.assign(forgotten_.begin(), forgotten_.end());
+  change->history = std::move(new_history_);
+  if (!history_.empty()) change->history_from = history_.front().sequence;
+  changed_.clear();
+  forgotten_.clear();
+  new_history_.clear();
+}
+
+}  // namespace trunkline::coordinator
