@@ -77,7 +77,7 @@ HWY_INLINE hn::Vec<D> LoadBf16(D d, const uint16_t* p) {
 
 // The upper halves of values that are bf16 already.
 template <class D>
-HWY_INLINE void StoreBf16(D d, hn::Vec<D> v, uint16_t* p) {
+HWY_INLINE void StoreBf16([[maybe_unused]] D d, hn::Vec<D> v, uint16_t* p) {
   const hn::RebindToSigned<D> di;
   const hn::RebindToUnsigned<D> du;
   const hn::Rebind<uint16_t, D> d16;
