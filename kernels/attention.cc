@@ -1,0 +1,366 @@
+// attention.h on SIMD. Within a block, keys are d-major so that lanes are
+// positions, and values are position-major so that lanes are channels: no sum
+// ever crosses lanes, but for the one that contract 2 fixes. The query heads
+// that share a kv head go through a block together.
+
+#include "kernels/attention.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <utility>
+
+#include "common/bfloat16.h"
+#include "common/check.h"
+#include "kernels/thread_scratch.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "kernels/attention.cc"
+#include "hwy/foreach_target.h"
+#include "hwy/highway.h"
+#include "kernels/simd_math-inl.h"
+
+HWY_BEFORE_NAMESPACE();
+namespace trunkline::kernels {
+namespace HWY_NAMESPACE {
+
+#if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
+constexpr size_t kHeadsPerTile = 8;
+#else
+constexpr size_t kHeadsPerTile = 4;
+#endif
+
+template <class D>
+HWY_INLINE hn::Vec<D> LoadElement(D d, const float* p) {
+  return hn::LoadU(d, p);
+}
+template <class D>
+HWY_INLINE hn::Vec<D> LoadElement(D d, const uint16_t* p) {
+  return LoadBf16(d, p);
+}
+
+// The positions of a block that a row may see.
+struct Present {
+  int64_t begin;
+  int64_t end;
+};
+
+// scores[r][j] = sum over d of q[r][d] * k[d][j], for the vectors of positions
+// that hold a present one.
+template <size_t R, class T>
+HWY_INLINE void BlockScores(const float* q, const T* k, int64_t head_dim,
+                            Present present, float* scores) {
+  const FullTag d;
+  constexpr auto kLanes = static_cast<int64_t>(hn::MaxLanes(FullTag()));
+  constexpr int64_t kUnit = 2 * kLanes;
+  for (int64_t at = present.begin / kUnit * kUnit; at < present.end;
+       at += kUnit) {
+    Vec low[R];
+    Vec high[R];
+    Unroll<R>([&](auto r) TRUNKLINE_INLINE_LAMBDA {
+      low[r] = hn::Zero(d);
+      high[r] = hn::Zero(d);
+    });
+    for (int64_t i = 0; i < head_dim; ++i) {
+      const Vec k_low = LoadElement(d, k + i * kKvBlock + at);
+      const Vec k_high = LoadElement(d, k + i * kKvBlock + at + kLanes);
+      Unroll<R>([&](auto r) TRUNKLINE_INLINE_LAMBDA {
+        const Vec value = hn::Set(d, q[static_cast<int64_t>(r) * head_dim + i]);
+        low[r] = Fma(value, k_low, low[r]);
+        high[r] = Fma(value, k_high, high[r]);
+      });
+    }
+    Unroll<R>([&](auto r) TRUNKLINE_INLINE_LAMBDA {
+      float* row = scores + static_cast<int64_t>(r) * kKvBlock + at;
+      hn::StoreU(low[r], d, row);
+      hn::StoreU(high[r], d, row + kLanes);
+    });
+  }
+}
+
+// What the online softmax carries from block to block for one head.
+struct RunningSoftmax {
+  float max = -std::numeric_limits<float>::infinity();
+  float sum = 0.0f;
+  float rescale = 0.0f;  // of the outputs so far, for the block at hand
+};
+
+// Turns one head's scores into weights p_j (0 where absent).
+HWY_INLINE void BlockWeights(float scale, Present present, bool first_block,
+                             float* scores, RunningSoftmax& running) {
+  ForLanes(present.end - present.begin, [&](auto dl,
+                                            int64_t i) TRUNKLINE_INLINE_LAMBDA {
+    float* place = scores + present.begin + i;
+    hn::StoreU(hn::Mul(hn::LoadU(dl, place), hn::Set(dl, scale)), dl, place);
+  });
+  float max = running.max;
+  for (int64_t j = present.begin; j < present.end; ++j) {
+    max = scores[j] > max ? scores[j] : max;
+  }
+  ForLanes(present.end - present.begin,
+           [&](auto dl, int64_t i) TRUNKLINE_INLINE_LAMBDA {
+             float* place = scores + present.begin + i;
+             const auto s = hn::LoadU(dl, place);
+             hn::StoreU(VecExp(dl, hn::Sub(s, hn::Set(dl, max))), dl, place);
+           });
+  std::fill(scores, scores + present.begin, 0.0f);
+  std::fill(scores + present.end, scores + kKvBlock, 0.0f);
+  const float sum = SumInContractOrder(
+      kKvBlock, [&](auto dl, int64_t j) TRUNKLINE_INLINE_LAMBDA {
+        return hn::LoadU(dl, scores + j);
+      });
+  const OneTag one;
+  running.rescale =
+      first_block ? 0.0f
+                  : hn::GetLane(VecExp(one, hn::Set(one, running.max - max)));
+  running.sum =
+      hn::GetLane(Fma(hn::Set(one, running.sum), hn::Set(one, running.rescale),
+                      hn::Set(one, sum)));
+  running.max = max;
+}
+
+// out[r][i..] = out * rescale + sum over present j of p[r][j] * v[j][i..], for
+// kVectors vectors of channels.
+template <size_t R, size_t kVectors, class D, class T>
+HWY_INLINE void AddValues(D d, const float* weights, const T* v,
+                          int64_t head_dim, Present present,
+                          const RunningSoftmax* running, float* out,
+                          int64_t i) {
+  using V = hn::Vec<D>;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  V acc[R * kVectors];
+  Unroll<R>([&](auto r) TRUNKLINE_INLINE_LAMBDA {
+    const V rescale = hn::Set(d, running[r].rescale);
+    Unroll<kVectors>([&](auto n) TRUNKLINE_INLINE_LAMBDA {
+      const float* place = out + static_cast<int64_t>(r) * head_dim + i +
+                           static_cast<int64_t>(n) * lanes;
+      acc[r * kVectors + n] = hn::Mul(hn::LoadU(d, place), rescale);
+    });
+  });
+  for (int64_t j = present.begin; j < present.end; ++j) {
+    Unroll<kVectors>([&](auto n) TRUNKLINE_INLINE_LAMBDA {
+      const V value = LoadElement(
+          d, v + j * head_dim + i + static_cast<int64_t>(n) * lanes);
+      Unroll<R>([&](auto r) TRUNKLINE_INLINE_LAMBDA {
+        const V p = hn::Set(d, weights[static_cast<int64_t>(r) * kKvBlock + j]);
+        acc[r * kVectors + n] = Fma(p, value, acc[r * kVectors + n]);
+      });
+    });
+  }
+  Unroll<R>([&](auto r) TRUNKLINE_INLINE_LAMBDA {
+    Unroll<kVectors>([&](auto n) TRUNKLINE_INLINE_LAMBDA {
+      hn::StoreU(acc[r * kVectors + n], d,
+                 out + static_cast<int64_t>(r) * head_dim + i +
+                     static_cast<int64_t>(n) * lanes);
+    });
+  });
+}
+
+template <size_t R, class T>
+HWY_INLINE void AddBlockValues(const float* weights, const T* v,
+                               int64_t head_dim, Present present,
+                               const RunningSoftmax* running, float* out) {
+  const FullTag d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  int64_t i = 0;
+  for (; i + 2 * lanes <= head_dim; i += 2 * lanes) {
+    AddValues<R, 2>(d, weights, v, head_dim, present, running, out, i);
+  }
+  for (; i + lanes <= head_dim; i += lanes) {
+    AddValues<R, 1>(d, weights, v, head_dim, present, running, out, i);
+  }
+  for (; i < head_dim; ++i) {
+    AddValues<R, 1>(OneTag(), weights, v, head_dim, present, running, out, i);
+  }
+}
+
+// R query heads from `head` on, of one row at `position`.
+template <size_t R, class T>
+void AttendHeads(const AttentionArgs& args, const AttentionSegment& segment,
+                 int64_t row, int64_t position, int64_t head) {
+  static thread_local ThreadScratch scratch;
+  float* out =
+      scratch.Floats(static_cast<int64_t>(R) * (args.head_dim + kKvBlock));
+  float* scores = out + static_cast<int64_t>(R) * args.head_dim;
+  std::fill(out, scores, 0.0f);
+  RunningSoftmax running[R];
+  const float* q = args.q + row * args.q_stride + head * args.head_dim;
+  const int64_t kv_head = head / (args.heads / args.kv_heads);
+  const int64_t plane = args.head_dim * kKvBlock;
+  const int64_t first =
+      args.window > 0 ? std::max<int64_t>(position - args.window + 1, 0) : 0;
+  const int64_t first_block = first / kKvBlock;
+  for (int64_t b = first_block; b <= position / kKvBlock; ++b) {
+    const auto* block =
+        reinterpret_cast<const T*>(segment.blocks[static_cast<size_t>(b)]);
+    const T* k = block + kv_head * plane;
+    const T* v = block + (args.kv_heads + kv_head) * plane;
+    const Present present{std::max<int64_t>(first - b * kKvBlock, 0),
+                          std::min(position - b * kKvBlock + 1, kKvBlock)};
+    BlockScores<R>(q, k, args.head_dim, present, scores);
+    for (size_t r = 0; r < R; ++r) {
+      BlockWeights(args.scale, present, b == first_block,
+                   scores + static_cast<int64_t>(r) * kKvBlock, running[r]);
+    }
+    AddBlockValues<R>(scores, v, args.head_dim, present, running, out);
+  }
+  for (size_t r = 0; r < R; ++r) {
+    const float* o = out + static_cast<int64_t>(r) * args.head_dim;
+    float* y = args.y + row * args.y_stride +
+               (head + static_cast<int64_t>(r)) * args.head_dim;
+    ForLanes(args.head_dim, [&](auto d, int64_t i) TRUNKLINE_INLINE_LAMBDA {
+      const auto mean =
+          hn::Div(hn::LoadU(d, o + i), hn::Set(d, running[r].sum));
+      hn::StoreU(RoundTo(d, args.out, mean), d, y + i);
+    });
+  }
+}
+
+template <class T, size_t... R>
+void AttendTile(std::index_sequence<R...>, const AttentionArgs& args,
+                const AttentionSegment& segment, int64_t row, int64_t position,
+                int64_t head, int64_t heads) {
+  using Fn = void (*)(const AttentionArgs&, const AttentionSegment&, int64_t,
+                      int64_t, int64_t);
+  static constexpr Fn kTable[] = {&AttendHeads<R + 1, T>...};
+  kTable[heads - 1](args, segment, row, position, head);
+}
+
+// Heads [head, head + heads), all of one kv head.
+void AttendRow(const AttentionArgs& args, const AttentionSegment& segment,
+               int64_t row, int64_t position, int64_t head, int64_t heads) {
+  const auto sequence = std::make_index_sequence<kHeadsPerTile>();
+  constexpr auto kTile = static_cast<int64_t>(kHeadsPerTile);
+  const int64_t end = head + heads;
+  for (; head < end; head += kTile) {
+    const int64_t count = std::min(kTile, end - head);
+    if (args.out == Activation::kBf16) {
+      AttendTile<uint16_t>(sequence, args, segment, row, position, head, count);
+    } else {
+      AttendTile<float>(sequence, args, segment, row, position, head, count);
+    }
+  }
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace trunkline::kernels
+HWY_AFTER_NAMESPACE();
+
+#if HWY_ONCE
+namespace trunkline::kernels {
+namespace {
+
+HWY_EXPORT(AttendRow);
+
+// Rows of one segment that one task attends for.
+constexpr int64_t kRowsPerTask = 4;
+
+template <typename T>
+T Narrowed(float value) {
+  if constexpr (sizeof(T) == 2) {
+    return FloatToBf16(value);
+  } else {
+    return value;
+  }
+}
+
+// Keys and values of the segment's rows for one kv head into their places.
+template <typename T>
+void Append(const AttentionArgs& args, const AttentionSegment& segment,
+            int64_t kv_head) {
+  const int64_t plane = args.head_dim * kKvBlock;
+  for (int64_t r = 0; r < segment.row_count; ++r) {
+    const int64_t position = segment.position + r;
+    auto* block = reinterpret_cast<T*>(
+        segment.blocks[static_cast<size_t>(position / kKvBlock)]);
+    const int64_t place = position % kKvBlock;
+    const int64_t row = segment.row_begin + r;
+    const float* k = args.k + row * args.k_stride + kv_head * args.head_dim;
+    const float* v = args.v + row * args.v_stride + kv_head * args.head_dim;
+    T* k_to = block + kv_head * plane + place;
+    T* v_to = block + (args.kv_heads + kv_head) * plane + place * args.head_dim;
+    for (int64_t i = 0; i < args.head_dim; ++i) {
+      k_to[i * kKvBlock] = Narrowed<T>(k[i]);
+      v_to[i] = Narrowed<T>(v[i]);
+    }
+  }
+}
+
+void CheckArgs(const AttentionArgs& args) {
+  TL_CHECK(args.heads > 0 && args.kv_heads > 0 && args.head_dim > 0);
+  TL_CHECK_EQ(args.heads % args.kv_heads, 0);
+  TL_CHECK_GE(args.window, 0);
+  TL_CHECK(args.q != nullptr && args.k != nullptr && args.v != nullptr &&
+           args.y != nullptr);
+  for (const AttentionSegment& segment : args.segments) {
+    TL_CHECK(segment.row_count >= 0 && segment.position >= 0);
+    TL_CHECK_GE(static_cast<int64_t>(segment.blocks.size()) * kKvBlock,
+                segment.position + segment.row_count)
+        << "too few KV blocks";
+  }
+}
+
+int64_t RowTasks(const AttentionSegment& segment) {
+  return (segment.row_count + kRowsPerTask - 1) / kRowsPerTask;
+}
+
+}  // namespace
+
+int64_t KvBlockBytes(int64_t kv_heads, int64_t head_dim, Activation type) {
+  return 2 * kv_heads * head_dim * kKvBlock *
+         (type == Activation::kBf16 ? 2 : 4);
+}
+
+void Attention(const KernelContext& context, const AttentionArgs& args) {
+  TL_CHECK(context.pool != nullptr);
+  if (args.segments.empty()) return;
+  CheckArgs(args);
+  const auto segments = static_cast<int64_t>(args.segments.size());
+  context.pool->ParallelFor(segments * args.kv_heads, [&](int64_t task, int) {
+    const AttentionSegment& segment =
+        args.segments[static_cast<size_t>(task / args.kv_heads)];
+    if (args.out == Activation::kBf16) {
+      Append<uint16_t>(args, segment, task % args.kv_heads);
+    } else {
+      Append<float>(args, segment, task % args.kv_heads);
+    }
+  });
+
+  int64_t row_tasks = 0;
+  for (const AttentionSegment& segment : args.segments) {
+    row_tasks += RowTasks(segment);
+  }
+  // The heads of one kv head stay together, unless threads would idle.
+  const int64_t group = args.heads / args.kv_heads;
+  int64_t parts = 1;
+  while (row_tasks * args.kv_heads * parts < context.pool->threads() * 2 &&
+         group / (parts * 2) >= 4) {
+    parts *= 2;
+  }
+  const int64_t part_heads = (group + parts - 1) / parts;
+  const int64_t tasks_per_row = args.kv_heads * parts;
+  context.pool->ParallelFor(row_tasks * tasks_per_row, [&](int64_t task, int) {
+    int64_t row_task = task / tasks_per_row;
+    size_t s = 0;
+    while (row_task >= RowTasks(args.segments[s])) {
+      row_task -= RowTasks(args.segments[s]);
+      ++s;
+    }
+    const AttentionSegment& segment = args.segments[s];
+    const int64_t kv_head = task % tasks_per_row / parts;
+    const int64_t begin = task % parts * part_heads;
+    const int64_t heads = std::min(part_heads, group - begin);
+    if (heads <= 0) return;
+    const int64_t row_end =
+        std::min((row_task + 1) * kRowsPerTask, segment.row_count);
+    for (int64_t r = row_task * kRowsPerTask; r < row_end; ++r) {
+      HWY_DYNAMIC_DISPATCH(AttendRow)
+      (args, segment, segment.row_begin + r, segment.position + r,
+       kv_head * group + begin, heads);
+    }
+  });
+}
+
+}  // namespace trunkline::kernels
+#endif  // HWY_ONCE
