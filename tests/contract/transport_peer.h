@@ -9,6 +9,7 @@
 
 #include <cstring>
 #include <functional>
+#include <iostream>
 #include <map>
 #include <memory>
 #include <optional>
@@ -112,6 +113,21 @@ class Peer {
   }
   size_t event_count() const { return event_count_; }
 
+  // What a test that waited in vain prints.
+  std::string Summary() const {
+    std::string out = name_ + ": " + std::to_string(done_.size()) + " of " +
+                      std::to_string(sent_.size()) + " sends done";
+    for (const auto& [id, link] : links_) {
+      out += "; connection " + std::to_string(id.value) +
+             (link.accepted    ? " accepted"
+              : link.connected ? " connected"
+                               : "") +
+             ", received " + std::to_string(link.received.size());
+      if (link.down.has_value()) out += ", down: " + link.down->ToString();
+    }
+    return out;
+  }
+
  private:
   void Record(Event event) {
     ++event_count_;
@@ -169,7 +185,10 @@ inline bool PumpUntil(const std::vector<Peer*>& peers,
                       absl::Duration deadline = absl::Seconds(30)) {
   const absl::Time end = absl::Now() + deadline;
   while (!condition()) {
-    if (absl::Now() > end) return false;
+    if (absl::Now() > end) {
+      for (const Peer* peer : peers) std::cerr << peer->Summary() << "\n";
+      return false;
+    }
     for (Peer* peer : peers) {
       peer->Pump(peers.size() == 1 ? absl::Milliseconds(5)
                                    : absl::Microseconds(100));

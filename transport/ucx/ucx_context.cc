@@ -12,19 +12,22 @@ std::string Describe(ucs_status_t status) {
 }
 
 const std::vector<Setting>& DefaultSettings() {
-  // docs/gotchas.md, "UCX settings", has the measurements behind these.
+  // docs/gotchas.md, "UCX settings", has the measurements behind these. For a
+  // setting of one transport the key is the variable's name without that
+  // transport's prefix; with the prefix UCX takes it and then ignores it.
   static const std::vector<Setting>* const settings = new std::vector<Setting>{
       // Shared memory between processes of one host counts as a transport that
-      // can report failure only with these; without them UCX uses tcp.
-      {"POSIX_ERROR_HANDLING", "y"},
-      {"SYSV_ERROR_HANDLING", "y"},
+      // can report failure only with these; without them UCX uses tcp. The key
+      // is one for both.
+      {"POSIX_ERROR_HANDLING", "MM_ERROR_HANDLING", "y"},
       // A restarted listener must not wait for TIME_WAIT to end.
-      {"TCP_CM_REUSEADDR", "y"},
-      // Messages of 16 to 256 KiB are the usual step; both directions must
-      // agree, or the worker can't be created.
-      {"TCP_TX_SEG_SIZE", "256k"},
-      {"TCP_RX_SEG_SIZE", "256k"},
-      {"RNDV_THRESH", "256k"},
+      {"TCP_CM_REUSEADDR", "CM_REUSEADDR", "y"},
+      // Messages of 16 to 256 KiB are the usual step. TX above RX would keep
+      // the
+      // worker from being created.
+      {"TCP_TX_SEG_SIZE", "TX_SEG_SIZE", "256k"},
+      {"TCP_RX_SEG_SIZE", "RX_SEG_SIZE", "256k"},
+      {"RNDV_THRESH", "RNDV_THRESH", "256k"},
   };
   return *settings;
 }
@@ -33,13 +36,13 @@ namespace {
 
 void ApplyDefaults(ucp_config_t* config) {
   for (const Setting& setting : DefaultSettings()) {
-    if (std::getenv(absl::StrCat("UCX_", setting.name).c_str()) != nullptr)
+    if (std::getenv(absl::StrCat("UCX_", setting.variable).c_str()) != nullptr)
       continue;
     const ucs_status_t status =
-        ucp_config_modify(config, setting.name, setting.value);
+        ucp_config_modify(config, setting.key, setting.value);
     if (status != UCS_OK) {
       // A build of UCX without this transport: nothing to set.
-      TL_LOG_DEBUG("ucx: setting {}={}: {}", setting.name, setting.value,
+      TL_LOG_DEBUG("ucx: setting {}={}: {}", setting.key, setting.value,
                    Describe(status));
     }
   }

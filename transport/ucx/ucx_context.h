@@ -40,10 +40,11 @@ class UcxContext {
   int efd_ = -1;
 };
 
-// Our defaults, as UCX names without the UCX_ prefix. Each yields to the
-// environment variable of the operator.
+// Our defaults. Each yields to its environment variable when the operator has
+// set it.
 struct Setting {
-  const char* name;
+  const char* variable;  // what the operator would set, without UCX_
+  const char* key;       // the name that ucp_config_modify takes in 1.13
   const char* value;
 };
 const std::vector<Setting>& DefaultSettings();
