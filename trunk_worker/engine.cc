@@ -63,8 +63,7 @@ Engine::Engine(const model::Checkpoint* checkpoint, const TrunkWeights* weights,
               experts_.get(), kernels::KernelContext{pool},
               options_.batch.rows_max),
       core_(CoreOptions(options_, checkpoint->config()), states_.get(),
-            tokenizer),
-      loads_(runner_.loads()) {
+            tokenizer) {
   PublishStats();
   thread_ = std::thread([this] { Loop(); });
 }
@@ -150,16 +149,6 @@ EngineStats Engine::Stats() const {
   return stats_;
 }
 
-std::vector<MoeLoad> Engine::TakeLoads() {
-  std::lock_guard lock(mutex_);
-  std::vector<MoeLoad> taken = loads_;
-  for (MoeLoad& load : loads_) {
-    std::fill(load.selected.begin(), load.selected.end(), 0);
-    std::fill(load.executed.begin(), load.executed.end(), 0);
-  }
-  return taken;
-}
-
 void Engine::Loop() {
   while (true) {
     TakeMail();
@@ -229,6 +218,7 @@ StepResult Engine::Execute(const StepPlan& plan) {
   const absl::StatusOr<PlacementVersion> version =
       experts_->BeginStep(plan.step);
   if (!version.ok()) {
+    result.started = false;
     result.status = version.status();
     return result;
   }
@@ -236,16 +226,11 @@ StepResult Engine::Execute(const StepPlan& plan) {
   {
     std::lock_guard lock(mutex_);
     stats_.version = *version;
-    stats_.version_in_flight = *version;
   }
   row_runs_.clear();
   for (const StepRun& run : plan.runs) row_runs_.push_back(run.rows);
   result.status = runner_.RunStep(plan.step, row_runs_, &logits_);
   experts_->EndStep(plan.step);
-  {
-    std::lock_guard lock(mutex_);
-    stats_.version_in_flight = PlacementVersion();
-  }
   if (!result.status.ok()) return result;
   if (options_.on_logits) {
     for (size_t i = 0; i < logits_.rows.size(); ++i) {
@@ -272,19 +257,7 @@ void Engine::ReportStep(const StepPlan& plan, const StepResult& result,
   }
   stats.version = result.version;
   stats.failed = !result.status.ok();
-  {
-    std::lock_guard lock(mutex_);
-    for (size_t i = 0; i < loads_.size(); ++i) {
-      const MoeLoad& step = runner_.loads()[i];
-      for (size_t e = 0; e < step.selected.size(); ++e) {
-        stats.routes_accepted += step.selected[e];
-        stats.routes_returned += step.executed[e];
-        loads_[i].selected[e] += step.selected[e];
-        loads_[i].executed[e] += step.executed[e];
-      }
-    }
-  }
-  runner_.ClearLoads();
+  if (result.started) stats.routes = runner_.route_counts();
   if (stats.failed) {
     TL_LOG_WARN("step {} of {} rows failed: {}", plan.step.value, plan.rows,
                 result.status.ToString());

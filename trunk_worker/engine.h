@@ -4,8 +4,8 @@
 // runs step after step, and sleeps when there is nothing to compute.
 //
 // Other threads hand it events through a bounded queue; everything it makes
-// comes back through the request's sink, on the engine's thread. Submit,
-// Cancel, Stats, TakeLoads and Generate may be called from any thread.
+// comes back through the request's sink, on the engine's thread. Start,
+// CancelRequest, Generate, Shutdown and Stats may be called from any thread.
 
 #include <condition_variable>
 #include <cstdint>
@@ -39,8 +39,7 @@ struct StepStats {
   absl::Duration time;
   int64_t rows = 0;
   int64_t decode_rows = 0;
-  uint64_t routes_accepted = 0;  // over all moe layers
-  uint64_t routes_returned = 0;
+  RouteCounts routes;
   PlacementVersion version;
   bool failed = false;
 };
@@ -52,8 +51,6 @@ struct EngineStats {
   int64_t state_bytes_total = 0;
   int64_t state_bytes_used = 0;
   PlacementVersion version;  // of the last step
-  // Of the step under way; invalid between steps.
-  PlacementVersion version_in_flight;
   absl::Status readiness;
 };
 
@@ -70,8 +67,8 @@ struct Completion {
 class Engine {
  public:
   struct Options {
-    SequencePool::Options state;
-    BatchLimits batch;
+    SequencePool::Options state{};
+    BatchLimits batch{};
     size_t waiting_max = 256;
     // Submissions and cancellations on their way to the engine thread.
     size_t events_max = 4096;
@@ -111,8 +108,6 @@ class Engine {
   void Shutdown(absl::Duration patience);
 
   EngineStats Stats() const;
-  // Routes per moe layer and expert since the last call.
-  std::vector<MoeLoad> TakeLoads();
   absl::Time Now() const { return clock_.Now(); }
 
  private:
@@ -159,7 +154,6 @@ class Engine {
   bool stop_ = false;
   bool idle_ = true;
   EngineStats stats_;
-  std::vector<MoeLoad> loads_;
 
   std::thread thread_;  // last: starts when everything else stands
 };

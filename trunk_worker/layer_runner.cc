@@ -26,19 +26,12 @@ LayerRunner::LayerRunner(const model::ModelConfig* config,
       experts_(*experts),
       context_(context),
       rows_max_(rows_max),
-      act_(Activations::For(*config, rows_max)) {
-  for (const model::LayerSpec& spec : config_.layers) {
-    load_of_.push_back(loads_.size());
-    if (spec.kind != LayerKind::kMoe) continue;
-    const size_t experts_count = spec.moe.experts;
-    loads_.push_back({spec.index, std::vector<uint64_t>(experts_count),
-                      std::vector<uint64_t>(experts_count)});
-  }
-}
+      act_(Activations::For(*config, rows_max)) {}
 
 absl::Status LayerRunner::RunStep(StepId step, std::span<const RowRun> runs,
                                   StepLogits* logits) {
   BeginRuns(runs);
+  route_counts_ = {};
   Embed(runs);
   for (const model::LayerSpec& spec : config_.layers)
     TL_RETURN_IF_ERROR(Layer(step, spec));
@@ -255,13 +248,12 @@ absl::Status LayerRunner::Moe(StepId step, const model::LayerSpec& spec,
   call.activation = activation_;
   call.combined = latent ? act_.latent_out.data() : act_.mixer_out.data();
   call.combined_stride = call.width;
-  MoeLoad& load = loads_[load_of_[spec.index.value]];
-  for (ExpertId expert : routes_.expert_id) ++load.selected[expert.value];
+  route_counts_.accepted += routes_.expert_id.size();
 
   TL_RETURN_IF_ERROR(experts_.Begin(call));
   if (shared) Mlp(w.shared, act_.shared_out.data());
   TL_RETURN_IF_ERROR(experts_.Finish(call));
-  for (ExpertId expert : routes_.expert_id) ++load.executed[expert.value];
+  route_counts_.returned += routes_.expert_id.size();
 
   if (latent) {
     Project(act_.latent_out.data(), w.fc2_latent, act_.mixer_out.data(),
@@ -342,13 +334,6 @@ std::span<const kernels::StateSegment> LayerRunner::Segments(
         {run.row_begin, run.row_count, (run.state->*state)(layer)});
   }
   return state_segments_;
-}
-
-void LayerRunner::ClearLoads() {
-  for (MoeLoad& load : loads_) {
-    std::fill(load.selected.begin(), load.selected.end(), 0);
-    std::fill(load.executed.begin(), load.executed.end(), 0);
-  }
 }
 
 }  // namespace trunkline::trunk

@@ -51,11 +51,10 @@ struct StepLogits {
   }
 };
 
-// Routes of one moe layer since the counts were last taken.
-struct MoeLoad {
-  LayerIndex layer;
-  std::vector<uint64_t> selected;  // [experts], accepted routes
-  std::vector<uint64_t> executed;  // [experts], completed ones
+// Routes of a step, over all its moe layers.
+struct RouteCounts {
+  uint64_t accepted = 0;
+  uint64_t returned = 0;  // executed, and their sum taken
 };
 
 class LayerRunner {
@@ -82,8 +81,8 @@ class LayerRunner {
 
   void set_tap(TapFunction tap) { tap_ = std::move(tap); }
   int64_t rows_max() const { return rows_max_; }
-  const std::vector<MoeLoad>& loads() const { return loads_; }
-  void ClearLoads();
+  // Of the last step, also one that failed.
+  const RouteCounts& route_counts() const { return route_counts_; }
 
  private:
   void BeginRuns(std::span<const RowRun> runs);
@@ -111,8 +110,7 @@ class LayerRunner {
   const int64_t rows_max_;
   Activations act_;
   TapFunction tap_;
-  std::vector<MoeLoad> loads_;   // one per moe layer
-  std::vector<size_t> load_of_;  // [layers]: index into loads_
+  RouteCounts route_counts_;
   routing::RouteTable routes_;
 
   // The step under way.

@@ -40,6 +40,8 @@ struct RunResult {
 };
 
 struct StepResult {
+  // False: no state was touched, so the same rows may be planned again.
+  bool started = true;
   absl::Status status;  // an error: no run made anything
   PlacementVersion version;
   std::vector<RunResult> runs;  // parallel to the plan's, when OK

@@ -238,6 +238,7 @@ void TrunkWorker::OnStepResult(const StepResult& result, absl::Time now) {
     TL_CHECK(sequence != nullptr);
     sequence->in_step = false;
     if (sequence->finished) continue;  // cancelled while the step ran
+    if (!result.started) continue;
     if (!result.status.ok()) {
       // Its mamba state is half advanced: the sequence can not go on.
       FinishWith(*sequence, result.status, now);

@@ -49,7 +49,7 @@ using Event = std::variant<Submit, Cancel, Readiness, Drain>;
 class TrunkWorker {
  public:
   struct Options {
-    BatchLimits batch;
+    BatchLimits batch{};
     size_t waiting_max = 256;
     int64_t vocab_size = 0;  // ids of prompts lie below it
     absl::Duration unready_patience = absl::Seconds(5);

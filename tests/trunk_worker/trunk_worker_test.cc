@@ -73,14 +73,15 @@ class FakeEdge {
       last_plan.push_back(run.request);
       run.rows.state->BeginStep(run.rows.tokens.size());
       if (fate.ok()) run.rows.state->CommitStep();
-      RunResult made;
+      RunResult run_result;
       if (run.sample) {
-        made.token.id = TokenOf(prompts[run.request], run.spec.output_position);
-        made.token.logprobs.chosen = {made.token.id, -1.0f};
+        run_result.token.id =
+            TokenOf(prompts[run.request], run.spec.output_position);
+        run_result.token.logprobs.chosen = {run_result.token.id, -1.0f};
       }
       for (int32_t id : run.following)
-        made.prompt_logprobs.push_back({{id, -2.0f}, {}});
-      if (fate.ok()) result.runs.push_back(made);
+        run_result.prompt_logprobs.push_back({{id, -2.0f}, {}});
+      if (fate.ok()) result.runs.push_back(run_result);
     }
     core->OnStepResult(result, now);
     Collect();
@@ -161,10 +162,10 @@ TEST(TrunkWorker, PromptLogprobsCoverEveryPromptTokenAfterTheFirst) {
       EXPECT_EQ(run.rows.logits, LogitRows::kAll);
       run.rows.state->BeginStep(run.rows.tokens.size());
       run.rows.state->CommitStep();
-      RunResult made;
+      RunResult run_result;
       for (int32_t id : run.following)
-        made.prompt_logprobs.push_back({{id, -2.0f}, {}});
-      result.runs.push_back(made);
+        run_result.prompt_logprobs.push_back({{id, -2.0f}, {}});
+      result.runs.push_back(run_result);
     }
     edge.core->OnStepResult(result, edge.now);
     outputs = edge.core->TakeOutputs();

@@ -1,0 +1,51 @@
+#pragma once
+
+// The numbers a trunk worker exposes (docs/metrics.md), as handles into a
+// registry that the process owns. Thread-safe.
+
+#include <array>
+#include <cstdint>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+#include "prometheus/counter.h"
+#include "prometheus/gauge.h"
+#include "prometheus/histogram.h"
+#include "prometheus/registry.h"
+#include "trunk_worker/engine.h"
+#include "trunk_worker/generation_request.h"
+
+namespace trunkline::trunk {
+
+class TrunkMetrics {
+ public:
+  explicit TrunkMetrics(prometheus::Registry& registry);
+
+  void OnStep(const StepStats& step);
+  void OnFirstToken(absl::Duration since_arrival);
+  // Every request once, also one that was refused.
+  void OnRequestEnd(const absl::Status& status, const Usage& usage);
+  void OnState(const EngineStats& stats);
+  void OnPlacement(PlacementVersion active);
+
+ private:
+  std::array<prometheus::Counter*, 17> requests_;  // by status code
+  prometheus::Counter& prompt_tokens_;
+  prometheus::Counter& output_tokens_;
+  prometheus::Counter& steps_;
+  prometheus::Counter& steps_failed_;
+  prometheus::Counter& rows_;
+  prometheus::Counter& decode_rows_;
+  prometheus::Counter& routes_accepted_;
+  prometheus::Counter& routes_combined_;
+  prometheus::Histogram& first_token_seconds_;
+  prometheus::Histogram& step_seconds_;
+  prometheus::Gauge& placement_version_;
+  prometheus::Gauge& running_;
+  prometheus::Gauge& waiting_;
+  prometheus::Gauge& state_bytes_;
+  prometheus::Gauge& state_limit_bytes_;
+  prometheus::Gauge& ready_;
+};
+
+}  // namespace trunkline::trunk

@@ -1,0 +1,311 @@
+#include "trunk_worker/trunk_server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/health_check_service_interface.h>
+#include <grpcpp/server_builder.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <array>
+#include <exception>
+#include <filesystem>
+#include <thread>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "common/log.h"
+#include "common/status_macros.h"
+#include "kernels/kernel_context.h"
+#include "transport/transport_factory.h"
+#include "trunk_worker/local_experts.h"
+
+namespace trunkline::trunk {
+namespace {
+
+constexpr int64_t kDefaultSequenceTokens = 8192;
+constexpr int kRequestBytesMax = 16 << 20;
+// For replies that are made when the engine ends its last requests.
+constexpr auto kReplyGrace = std::chrono::seconds(1);
+
+std::string HostName() {
+  std::array<char, 256> name{};
+  if (gethostname(name.data(), name.size() - 1) != 0) return "localhost";
+  return name.data();
+}
+
+std::string HostOf(const std::string& address) {
+  return address.substr(0, address.rfind(':'));
+}
+
+ThreadPool::Options ComputeThreads(const TrunkOptions& options) {
+  ThreadPool::Options threads;
+  threads.cores = options.cores;
+  threads.threads = options.threads;
+  if (threads.threads == 0) {
+    threads.threads = options.cores.empty()
+                          ? std::max(1u, std::thread::hardware_concurrency())
+                          : static_cast<int>(options.cores.size());
+  }
+  return threads;
+}
+
+int64_t PhysicalMemory() {
+  return static_cast<int64_t>(sysconf(_SC_PHYS_PAGES)) * sysconf(_SC_PAGE_SIZE);
+}
+
+SequencePool::Options StateOptions(const TrunkOptions& options,
+                                   const model::Checkpoint& checkpoint) {
+  SequencePool::Options state;
+  state.sequences_max = options.sequences_max;
+  state.tokens_max = options.sequence_tokens_max;
+  if (state.tokens_max == 0) {
+    state.tokens_max = kDefaultSequenceTokens;
+    if (checkpoint.config().max_positions > 0)
+      state.tokens_max =
+          std::min(state.tokens_max, checkpoint.config().max_positions);
+  }
+  state.memory_bytes = options.state_memory_bytes > 0
+                           ? options.state_memory_bytes
+                           : PhysicalMemory() / 2;
+  return state;
+}
+
+absl::StatusOr<std::shared_ptr<const model::Tokenizer>> LoadTokenizer(
+    const std::string& directory) {
+  const std::string file = directory + "/tokenizer.json";
+  if (!std::filesystem::exists(file)) {
+    TL_LOG_WARN("{} is missing: prompts are token ids, answers have no text",
+                file);
+    return nullptr;
+  }
+  return model::Tokenizer::Load(file);
+}
+
+std::vector<placement::MoeLayerShape> PlacedShapes(
+    const model::Checkpoint& checkpoint) {
+  std::vector<placement::MoeLayerShape> shapes;
+  for (const model::LayerSpec& spec : checkpoint.config().layers) {
+    if (spec.kind != model::LayerKind::kMoe) continue;
+    int64_t bytes = 0;
+    for (const model::TensorInfo& tensor : checkpoint.tensors()) {
+      if (tensor.role == model::TensorRole::kRoutedExpert &&
+          tensor.layer == spec.index)
+        bytes += tensor.bytes;
+    }
+    shapes.push_back({spec.index, spec.moe.experts, bytes / spec.moe.experts});
+  }
+  return shapes;
+}
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<TrunkServer>> TrunkServer::Start(
+    const TrunkOptions& options) {
+  TL_RETURN_IF_ERROR(options.Validate());
+  TL_RETURN_IF_ERROR(
+      InitLogging("trunk-worker", options.name, options.log_level));
+  TL_RETURN_IF_ERROR(kernels::SelectTarget(options.simd));
+  std::unique_ptr<TrunkServer> server(new TrunkServer());
+  server->name_ = options.name;
+  TL_RETURN_IF_ERROR(server->StartMetrics(options));
+  TL_RETURN_IF_ERROR(server->LoadModel(options));
+  TL_RETURN_IF_ERROR(server->StartEngine(options));
+  TL_RETURN_IF_ERROR(server->Listen(options));
+  if (server->name_.empty()) {
+    server->name_ =
+        absl::StrCat("trunk-", HostName(), "-",
+                     server->address_.substr(server->address_.rfind(':') + 1));
+    TL_RETURN_IF_ERROR(
+        InitLogging("trunk-worker", server->name_, options.log_level));
+  }
+  TL_LOG_INFO("serving {} at {}, {} threads, {}", server->model_.name,
+              server->address_, server->pool_->threads(),
+              kernels::ActiveTarget());
+  if (!options.coordinator.empty()) server->Join(options);
+  return server;
+}
+
+absl::Status TrunkServer::LoadModel(const TrunkOptions& options) {
+  TL_ASSIGN_OR_RETURN(std::shared_ptr<const model::Checkpoint> checkpoint,
+                      model::Checkpoint::Open(options.model_dir));
+  if (!options.coordinator.empty() && checkpoint->config().MoeLayers().empty())
+    return absl::FailedPreconditionError(absl::StrCat(
+        checkpoint->directory(), ": the model has no routed experts (layers ",
+        checkpoint->config().LayerPattern(),
+        "), so there is nothing to place: leave --coordinator out"));
+  TL_ASSIGN_OR_RETURN(std::shared_ptr<const model::Tokenizer> tokenizer,
+                      LoadTokenizer(options.model_dir));
+  pool_ = std::make_unique<ThreadPool>(ComputeThreads(options));
+  const kernels::KernelContext context{pool_.get()};
+  self_check_digest_ = kernels::SelfCheckDigest(context);
+  TL_ASSIGN_OR_RETURN(weights_, TrunkWeights::Load(*checkpoint, context,
+                                                   options.on_load_progress));
+  const int64_t tokens_max = StateOptions(options, *checkpoint).tokens_max;
+  model_ =
+      ServedModel::For(std::move(checkpoint), std::move(tokenizer), tokens_max);
+  return absl::OkStatus();
+}
+
+absl::Status TrunkServer::StartMetrics(const TrunkOptions& options) {
+  registry_ = std::make_shared<prometheus::Registry>();
+  metrics_ = std::make_unique<TrunkMetrics>(*registry_);
+  if (options.metrics_listen.empty()) return absl::OkStatus();
+  try {
+    // Exceptions are this library's way to say that a port is taken.
+    exposer_ = std::make_unique<prometheus::Exposer>(options.metrics_listen, 1);
+  } catch (const std::exception& error) {
+    return absl::UnavailableError(absl::StrCat(
+        "--metrics-listen ", options.metrics_listen, ": ", error.what()));
+  }
+  exposer_->RegisterCollectable(registry_);
+  metrics_address_ = absl::StrCat(HostOf(options.metrics_listen), ":",
+                                  exposer_->GetListeningPorts().front());
+  return absl::OkStatus();
+}
+
+absl::StatusOr<std::unique_ptr<ExpertExchange>> TrunkServer::MakeExperts(
+    const TrunkOptions& options) {
+  const kernels::KernelContext context{pool_.get()};
+  if (options.coordinator.empty())
+    return LocalExperts::Load(*model_.checkpoint, context);
+  TL_ASSIGN_OR_RETURN(
+      std::unique_ptr<transport::Transport> transport,
+      transport::MakeTransport(options.transport, options.transport_options));
+  ExpertLink::Options link;
+  link.limits.worker_deadline = options.worker_deadline;
+  link.limits.step_deadline = options.exchange_deadline;
+  auto experts =
+      std::make_unique<ExpertLink>(std::move(transport), context, link);
+  link_ = experts.get();
+  return experts;
+}
+
+absl::Status TrunkServer::StartEngine(const TrunkOptions& options) {
+  TL_ASSIGN_OR_RETURN(std::unique_ptr<ExpertExchange> experts,
+                      MakeExperts(options));
+  Engine::Options engine;
+  engine.state = StateOptions(options, *model_.checkpoint);
+  engine.batch = {options.rows_per_step, options.prefill_chunk};
+  engine.waiting_max = static_cast<size_t>(options.queue_max);
+  engine.unready_patience = options.unready_patience;
+  engine.on_step = [this](const StepStats& step) { metrics_->OnStep(step); };
+  engine.on_readiness = [this](const absl::Status& status) {
+    OnReadiness(status);
+  };
+  TL_ASSIGN_OR_RETURN(
+      engine_,
+      Engine::Create(model_.checkpoint.get(), &weights_, model_.tokenizer.get(),
+                     std::move(experts), pool_.get(), std::move(engine)));
+  metrics_->OnState(engine_->Stats());
+  return absl::OkStatus();
+}
+
+absl::Status TrunkServer::Listen(const TrunkOptions& options) {
+  GenerationService::Options service;
+  service.request_time_max = options.request_time_max;
+  service.stream_buffer_bytes = options.stream_buffer_bytes;
+  service.active_version = [this] { return PlacementVersion(active_version_); };
+  service_ = std::make_unique<GenerationService>(&model_, engine_.get(),
+                                                 metrics_.get(), service);
+  grpc::EnableDefaultHealthCheckService(true);
+  grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  grpc::ServerBuilder builder;
+  int port = 0;
+  builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(),
+                           &port);
+  builder.RegisterService(service_.get());
+  builder.SetMaxReceiveMessageSize(kRequestBytesMax);
+  // Two servers on one port would share its connections without a word.
+  builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
+  // A client whose machine is gone must not hold its slot for ever.
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIME_MS, 20000);
+  builder.AddChannelArgument(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 10000);
+  builder.AddChannelArgument(
+      GRPC_ARG_HTTP2_MIN_RECV_PING_INTERVAL_WITHOUT_DATA_MS, 1000);
+  builder.AddChannelArgument(GRPC_ARG_HTTP2_MAX_PING_STRIKES, 0);
+  server_ = builder.BuildAndStart();
+  if (server_ == nullptr || port == 0) {
+    return absl::UnavailableError(absl::StrCat(
+        "--listen ", options.listen, ": the address can not be listened on"));
+  }
+  address_ = absl::StrCat(HostOf(options.listen), ":", port);
+  std::lock_guard lock(mutex_);
+  health_ = server_->GetHealthCheckService();
+  health_->SetServingStatus(ready_);
+  health_->SetServingStatus("trunkline.v1.Generation", ready_);
+  return absl::OkStatus();
+}
+
+void TrunkServer::Join(const TrunkOptions& options) {
+  control::Registration registration;
+  registration.name = name_;
+  registration.role = control::Role::kTrunk;
+  registration.api_address =
+      options.advertise_host.empty()
+          ? address_
+          : absl::StrCat(options.advertise_host, ":",
+                         address_.substr(address_.rfind(':') + 1));
+  registration.metrics_address = metrics_address_;
+  registration.model_digest = model_.checkpoint->digest();
+  registration.numerics_class = std::string(kernels::NumericsClass());
+  registration.self_check_digest = self_check_digest_;
+  registration.failure_domain = HostName();
+  registration.moe_layers = PlacedShapes(*model_.checkpoint);
+
+  control::CoordinatorClient::Callbacks callbacks;
+  callbacks.on_registered = [this](const control::Identity& identity) {
+    identity_ = identity;
+  };
+  callbacks.on_view = [this](const control::ClusterView& view) {
+    OnView(view);
+  };
+  callbacks.make_report = [this] {
+    control::Report report;
+    report.oldest_in_flight = link_->oldest_in_flight();
+    report.loads = link_->TakeLoads();
+    return report;
+  };
+  callbacks.on_refused = [on_refused =
+                              options.on_refused](const absl::Status& status) {
+    TL_LOG_ERROR("the coordinator refuses this worker: {}", status.ToString());
+    if (on_refused) on_refused(status);
+  };
+  client_ = control::CoordinatorClient::Start(
+      options.coordinator, std::move(registration), std::move(callbacks));
+}
+
+void TrunkServer::OnView(const control::ClusterView& view) {
+  link_->UpdateView(view, identity_);
+  active_version_ = view.active.value;
+  metrics_->OnPlacement(view.active);
+}
+
+void TrunkServer::OnReadiness(const absl::Status& status) {
+  std::lock_guard lock(mutex_);
+  ready_ = status.ok();
+  if (ready_) {
+    TL_LOG_INFO("ready");
+  } else {
+    TL_LOG_WARN("not ready: {}", status.ToString());
+  }
+  if (health_ == nullptr || leaving_) return;
+  health_->SetServingStatus(ready_);
+  health_->SetServingStatus("trunkline.v1.Generation", ready_);
+}
+
+void TrunkServer::Shutdown(absl::Duration patience) {
+  if (std::exchange(shut_down_, true)) return;
+  {
+    std::lock_guard lock(mutex_);
+    leaving_ = true;
+    if (health_ != nullptr) health_->SetServingStatus(false);
+  }
+  if (engine_ != nullptr) engine_->Shutdown(patience);
+  if (server_ != nullptr)
+    server_->Shutdown(std::chrono::system_clock::now() + kReplyGrace);
+  if (client_ != nullptr) client_->Stop();
+}
+
+TrunkServer::~TrunkServer() { Shutdown(absl::ZeroDuration()); }
+
+}  // namespace trunkline::trunk
