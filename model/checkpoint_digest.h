@@ -13,9 +13,6 @@
 
 namespace trunkline::model {
 
-// Every field of the configuration that the arithmetic depends on, as text.
-std::string SemanticConfigText(const ModelConfig& config);
-
 absl::StatusOr<std::string> ComputeDigest(
     const ModelConfig& config, const std::vector<TensorInfo>& tensors,
     const std::vector<std::shared_ptr<const SafetensorsFile>>& files);
