@@ -8,6 +8,7 @@
 #include <sstream>
 #include <utility>
 
+#include "absl/strings/str_replace.h"
 #include "common/check.h"
 #include "model/safetensors_file.h"
 
@@ -84,8 +85,11 @@ std::string BuildCheckpoint(const SynthesisSpec& spec,
 
 EditableCheckpoint EditableCheckpoint::Read(const std::string& directory) {
   EditableCheckpoint checkpoint;
-  checkpoint.config =
-      nlohmann::json::parse(ReadFile(directory + "/config.json"));
+  // Python's literal in the spelling that plain JSON has for it.
+  const std::string config_text =
+      absl::StrReplaceAll(ReadFile(directory + "/config.json"),
+                          {{"Infinity", R"({"__float__": "Infinity"})"}});
+  checkpoint.config = nlohmann::json::parse(config_text);
   auto file = SafetensorsFile::Open(directory + "/model.safetensors");
   TL_CHECK(file.ok()) << file.status();
   for (const StoredTensor& stored : (*file)->header().tensors) {
