@@ -106,6 +106,19 @@ TEST_P(TransportContract, MessagesArriveInTheOrderOfTheirSends) {
   }
 }
 
+// One large message and then far more small ones than a backend keeps under
+// way: the small ones are there long before it and must wait for it.
+TEST_P(TransportContract, ALargeMessageHoldsBackAFloodOfSmallOnes) {
+  Pair pair(GetParam());
+  constexpr size_t kSmall = 5000;
+  pair.dialer.Send(pair.there, 0, 6 << 20);
+  for (size_t i = 1; i <= kSmall; ++i) pair.dialer.Send(pair.there, i, 16);
+  auto& received = pair.listener.link(pair.here).received;
+  ASSERT_TRUE(
+      PumpUntil(pair.both(), [&] { return received.size() == kSmall + 1; }));
+  for (size_t i = 0; i <= kSmall; ++i) ASSERT_TRUE(HasPattern(i, received[i]));
+}
+
 TEST_P(TransportContract, EverySendCompletesOnceWithOkWhileThePeerReads) {
   Pair pair(GetParam());
   constexpr size_t kMessages = 2000;

@@ -62,7 +62,6 @@ struct Connection {
   uint64_t next_to_post = 0;
   int64_t outgoing_bytes = 0;
   size_t window_bytes = 0;  // with UCX; at most kWindowBytes
-  size_t window_chunks = 0;
 
   MessageAssembler assembler;
   int64_t unread_bytes = 0;  // in kReceived events that wait for Poll

@@ -49,7 +49,11 @@ void Links::Pump(Connection* connection) {
   if (connection->state != Connection::State::kUp) return;
   const ConnectionId id = connection->id;
   while (connection->next_to_post < connection->next_sequence &&
-         connection->window_chunks < kWindowMessages) {
+         // Counted from the oldest that UCX still has, not by how many it has:
+         // a rendezvous under way must not be overtaken by more small messages
+         // than the receiver keeps for it.
+         connection->next_to_post - connection->outgoing.begin()->first <
+             kWindowMessages) {
     const auto at = connection->outgoing.find(connection->next_to_post);
     const std::shared_ptr<Outgoing> outgoing = at->second;
     const size_t offset = outgoing->posted_bytes;
@@ -68,7 +72,6 @@ void Links::Pump(Connection* connection) {
     ++outgoing->pending_chunks;
     if (outgoing->all_posted()) ++connection->next_to_post;
     connection->window_bytes += bytes;
-    ++connection->window_chunks;
     Post(connection, kAmChunk, record, sizeof(ChunkHeader),
          bytes == 0 ? nullptr : outgoing->message.data() + offset);
     if (!failed_.empty() && failed_.back().connection == id) return;
@@ -137,7 +140,6 @@ void Links::FinishSend(SendRecord* record, ucs_status_t status) {
   } else if (record->kind == SendKind::kChunk) {
     Outgoing& outgoing = *record->outgoing;
     connection->window_bytes -= record->bytes;
-    --connection->window_chunks;
     --outgoing.pending_chunks;
     if (outgoing.pending_chunks == 0 && outgoing.all_posted()) {
       connection->outgoing_bytes -= static_cast<int64_t>(outgoing.message.size);

@@ -11,8 +11,8 @@ namespace trunkline::transport::ucx {
 
 absl::StatusOr<std::shared_ptr<MessageAssembler::Assembly>>
 MessageAssembler::Open(const ChunkHeader& header, int64_t unread_bytes) {
-  // A sender keeps at most kWindowMessages under way; completions reach it a
-  // little later than us, hence the factor.
+  // A sender goes at most kWindowMessages ahead of the oldest message that it
+  // knows to be there. It may know a little before us, hence the factor.
   if (header.sequence < next_sequence_ ||
       header.sequence - next_sequence_ >= 2 * kWindowMessages) {
     return absl::InvalidArgumentError(absl::StrCat("message number ",
