@@ -11,7 +11,11 @@
 
 namespace trunkline::routing {
 
-enum class RouteFate : uint8_t { kAccepted = 0, kDropped = 1 };
+enum class RouteFate : uint8_t {
+  kAccepted = 0,
+  kDropped = 1,   // its expert had no room
+  kNotDrawn = 2,  // the policy's recorded draw declined it
+};
 
 struct RouteTable {
   int64_t rows = 0;  // tokens of the step
