@@ -180,7 +180,7 @@ AttentionShape ReadAttention(JsonFields* text) {
   attention.heads = text->Int("num_attention_heads", 32, 0, kDimensionMax);
   attention.kv_heads = text->Int("num_key_value_heads", 8, 0, kDimensionMax);
   attention.head_dim = text->Int("head_dim", 128, 0, kDimensionMax);
-  attention.window = text->Int("sliding_window", 0, 1, int64_t{1} << 31);
+  attention.window = text->Int("sliding_window", 0, 1, kPositionsMax);
   return attention;
 }
 
@@ -197,7 +197,7 @@ MoeShape ReadMoe(JsonFields* text) {
   moe.topk_group = text->Int("topk_group", 1, 1, kExpertsMax);
   moe.normalize = text->Bool("norm_topk_prob", true);
   const double scale = text->Number("routed_scaling_factor", 1.0);
-  if (!std::isfinite(scale) || scale <= 0 || scale > 1e6) {
+  if (!(static_cast<float>(scale) > 0 && scale <= 1e6)) {
     text->FailField("routed_scaling_factor",
                     absl::StrCat("is ", scale,
                                  ", a number above 0 and at most "
@@ -286,7 +286,7 @@ void ApplyBlock(const Globals& globals, JsonFields* text, JsonFields* block,
       break;
     case LayerKind::kAttention:
       layer->attention.window = block->Int(
-          "sliding_window", layer->attention.window, 1, int64_t{1} << 31);
+          "sliding_window", layer->attention.window, 1, kPositionsMax);
       break;
     case LayerKind::kMlp:
       required("intermediate_size");

@@ -11,9 +11,11 @@
 namespace trunkline::model {
 
 // Bounds on what a configuration may claim, far above every model of the
-// family. They keep every product of two sizes inside int64 and a hostile file
-// from claiming memory without end.
-inline constexpr int64_t kDimensionMax = int64_t{1} << 24;
+// family. They keep every count that is made from a table (parameters, bytes,
+// state of a sequence) inside int64, and a hostile file from claiming memory
+// without end.
+inline constexpr int64_t kDimensionMax = int64_t{1} << 20;
+inline constexpr int64_t kPositionsMax = int64_t{1} << 27;
 inline constexpr int64_t kExpertsMax = int64_t{1} << 16;
 inline constexpr int64_t kLayersMax = 4096;
 inline constexpr int64_t kExpertsOfAllLayersMax = int64_t{1} << 18;

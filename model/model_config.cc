@@ -96,7 +96,7 @@ float ReadEpsilon(JsonFields* text) {
         absl::StrCat("is ", third, " but ", text->NameOf("layer_norm_epsilon"),
                      ", another spelling of it, is ", eps));
   }
-  if (text->ok() && !(eps > 0 && eps < 1)) {
+  if (text->ok() && !(static_cast<float>(eps) > 0 && eps < 1)) {
     text->FailField("layer_norm_epsilon",
                     absl::StrCat("is ", eps,
                                  ", a number between 0 and 1 is "
@@ -194,7 +194,7 @@ absl::StatusOr<ModelConfig> ParseModelConfig(absl::string_view json_text,
   config.norm_eps = ReadEpsilon(&text);
   config.tie_word_embeddings = text.Bool("tie_word_embeddings", false);
   config.max_positions =
-      text.Int("max_position_embeddings", 4096, 1, int64_t{1} << 40);
+      text.Int("max_position_embeddings", 4096, 1, kPositionsMax);
   // A wrapper may keep the special ids beside the text configuration.
   const auto holder = [&](const char* name) {
     return config.wrapped && !text.Has(name) ? &top : &text;
