@@ -5,6 +5,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "coordinator/cluster_model.h"
+#include "coordinator/readiness.h"
 
 namespace trunkline::coordinator {
 namespace {
@@ -82,12 +83,14 @@ Actions Coordinator::Run(const Event* event, Moment moment) {
                         .membership = membership_,
                         .moment = moment,
                         .next_revision = revision_ + 1,
-                        .notes = actions.notes};
+                        .notes = actions.notes,
+                        .tally = actions.tally};
   // Leases end before the event counts: a heartbeat that comes too late must
   // not bring back what a tick would already have taken.
   for (const WorkerId worker : membership_.Expire(moment.now)) {
     actions.notes.push_back(absl::StrCat(
         "worker '", membership_.Find(worker)->name(), "' lost its lease"));
+    ++actions.tally.leases_lost;
   }
   bool asked = false;
   if (event != nullptr) {
@@ -136,6 +139,7 @@ Reply Coordinator::Handle(const RegisterEvent& event, DriverContext& context) {
       !status.ok()) {
     context.notes.push_back(
         absl::StrCat("refused: ", std::string(status.message())));
+    ++context.tally.registrations_refused;
     return Refused(std::move(status));
   }
   const uint32_t next_worker = cluster_.next_worker;
@@ -144,6 +148,7 @@ Reply Coordinator::Handle(const RegisterEvent& event, DriverContext& context) {
   if (model_changed || next_worker != cluster_.next_worker) {
     context.cluster_changed = true;
   }
+  ++context.tally.registered;
   const uint64_t incarnation = membership_.Find(worker)->record.incarnation;
   context.notes.push_back(absl::StrCat(
       control::Name(registration.role), " worker '", registration.name,
@@ -303,7 +308,7 @@ control::ClusterView Coordinator::View() const {
     view.placements.push_back({.map = record.map, .state = record.state});
     if (record.state == placement::VersionState::kActive) view.active = version;
   }
-  view.waiting_for = driver_.WaitingFor(cluster_, membership_);
+  view.waiting_for = WaitingFor(cluster_, membership_, driver_);
   return view;
 }
 

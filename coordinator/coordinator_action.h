@@ -36,11 +36,19 @@ struct Reply {
   ReplyBody body;
 };
 
+// What happened, for metrics.
+struct Tally {
+  int leases_lost = 0;
+  int registered = 0, registrations_refused = 0;
+  int activated = 0, abandoned = 0, retired = 0;
+};
+
 struct Actions {
   std::optional<Reply> reply;  // set by every Step, never by Tick
   StoreChange change;
   bool view_changed = false;
   std::vector<std::string> notes;  // for the log: what happened, in sentences
+  Tally tally;
 };
 
 }  // namespace trunkline::coordinator

@@ -65,6 +65,7 @@ DurableCoordinator::Outcome DurableCoordinator::Finish(Actions actions,
   Outcome outcome;
   outcome.view_changed = actions.view_changed;
   outcome.notes = std::move(actions.notes);
+  outcome.tally = actions.tally;
   if (actions.reply) outcome.reply = std::move(*actions.reply);
   if (actions.change.empty()) return outcome;
   const absl::Status status = store_->Commit(actions.change);

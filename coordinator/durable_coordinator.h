@@ -22,6 +22,7 @@ class DurableCoordinator {
     Reply reply;                // of a Step
     bool view_changed = false;  // View() is newer than before
     std::vector<std::string> notes;
+    Tally tally;
   };
 
   static absl::StatusOr<std::unique_ptr<DurableCoordinator>> Open(
@@ -35,8 +36,10 @@ class DurableCoordinator {
   Outcome Tick(Moment moment);
   absl::Time NextDeadline(absl::Time now) const;
 
-  // As of the last committed step.
-  control::ClusterView View() const { return core_->View(); }
+  // While the store does not answer there is nothing true to show: the last
+  // view stays in force.
+  bool stale() const { return stale_; }
+  control::ClusterView View() const { return core_->View(); }  // not stale
   const Coordinator& core() const { return *core_; }
   uint64_t commits() const { return commits_; }
   uint64_t commit_failures() const { return commit_failures_; }

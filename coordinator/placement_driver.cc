@@ -3,9 +3,9 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
-#include "absl/strings/str_join.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "coordinator/readiness.h"
 #include "placement/repair.h"
 
 namespace trunkline::coordinator {
@@ -35,29 +35,6 @@ bool SameOwners(const PlacementMap& a, const PlacementMap& b) {
                std::equal(x.replicas.begin(), x.replicas.end(),
                           y.replicas.begin(), y.replicas.end(), same_workers);
       });
-}
-
-std::string Label(const Membership& membership, WorkerId worker) {
-  const Member* member = membership.Find(worker);
-  return member != nullptr ? absl::StrCat("worker '", member->name(), "'")
-                           : absl::StrCat("worker ", worker.value);
-}
-
-// What keeps a worker from serving a version, for people.
-std::string WhyNotReady(const Membership& membership, WorkerId worker,
-                        PlacementVersion version) {
-  const Member* member = membership.Find(worker);
-  const std::string label = Label(membership, worker);
-  if (member == nullptr) return label + " is unknown";
-  if (!member->alive()) {
-    return label + (member->record.left ? " has left" : " holds no lease");
-  }
-  const control::VersionReport* report = member->FindReport(version);
-  if (report == nullptr) return label + " has not reported yet";
-  if (report->state == control::ShardState::kFailed) {
-    return absl::StrCat(label, " failed to load it: ", report->error);
-  }
-  return label + " is loading";
 }
 
 }  // namespace
@@ -176,9 +153,10 @@ bool PlacementDriver::AdvanceStaging(PlacementRecord* record,
     // placement waits for the worker's new process instead.
     if (record->replaces.valid() &&
         staging_incarnations_[worker] != member->record.incarnation) {
-      AbandonRecord(record,
-                    Label(context.membership, worker) + " restarted meanwhile",
-                    context);
+      AbandonRecord(
+          record,
+          WorkerLabel(context.membership, worker) + " restarted meanwhile",
+          context);
       return true;
     }
     const control::VersionReport* report = member->FindReport(version);
@@ -380,6 +358,9 @@ void PlacementDriver::Move(PlacementRecord* record, VersionState to,
                                        " is ", Name(to), ": ", detail));
   new_history_.push_back(entry);
   history_.push_back(std::move(entry));
+  if (to == VersionState::kActive) ++context.tally.activated;
+  if (to == VersionState::kAbandoned) ++context.tally.abandoned;
+  if (to == VersionState::kRetired) ++context.tally.retired;
   if (!IsOpen(to)) stage_deadline_ = absl::InfiniteFuture();
 }
 
@@ -497,51 +478,6 @@ std::vector<const PlacementMap*> PlacementDriver::HeldMaps() const {
     if (placement::HoldsShards(record.state)) held.push_back(&record.map);
   }
   return held;
-}
-
-std::string PlacementDriver::WaitingFor(const ClusterRecord& cluster,
-                                        const Membership& membership) const {
-  if (!cluster.model) return "no worker has registered";
-  const PlacementRecord* active = Active();
-  if (active == nullptr) {
-    if (const PlacementRecord* open = OpenChange(); open != nullptr) {
-      for (const WorkerId worker : open->map.Workers()) {
-        const Member* member = membership.Find(worker);
-        if (member != nullptr && member->ready(open->map.version)) continue;
-        return absl::StrCat("placement version ", open->map.version.value,
-                            " is ", Name(open->state), ": ",
-                            WhyNotReady(membership, worker, open->map.version));
-      }
-    }
-    const size_t joined = membership.UsableExperts().size();
-    if (static_cast<int64_t>(joined) < options_.expert_workers) {
-      return absl::StrCat(joined, " of ", options_.expert_workers,
-                          " expert workers have joined");
-    }
-    return last_failure_;
-  }
-  std::set<WorkerId> ready;
-  for (const auto& [id, member] : membership.members()) {
-    if (member.ready(active->map.version)) ready.insert(id);
-  }
-  for (const placement::LayerPlacement& layer : active->map.layers) {
-    for (size_t e = 0; e < layer.replicas.size(); ++e) {
-      std::vector<std::string> reasons;
-      for (const placement::Replica& replica : layer.replicas[e]) {
-        if (ready.count(replica.worker) != 0) {
-          reasons.clear();
-          break;
-        }
-        reasons.push_back(
-            WhyNotReady(membership, replica.worker, active->map.version));
-      }
-      if (reasons.empty()) continue;
-      return absl::StrCat("layer ", layer.layer.value, " expert ", e, ": ",
-                          absl::StrJoin(reasons, ", "),
-                          blocked_.empty() ? "" : "; ", blocked_);
-    }
-  }
-  return "";
 }
 
 void PlacementDriver::TakeChanges(StoreChange* change) {

@@ -14,6 +14,7 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "coordinator/coordinator_action.h"
 #include "coordinator/coordinator_event.h"
 #include "coordinator/membership.h"
 #include "coordinator/placement_store.h"
@@ -46,6 +47,7 @@ struct DriverContext {
   Moment moment;
   uint64_t next_revision;  // of the view that will show what happens now
   std::vector<std::string>& notes;
+  Tally& tally;
 };
 
 class PlacementDriver {
@@ -81,9 +83,9 @@ class PlacementDriver {
   std::set<WorkerId> NamedWorkers() const;
   // Maps whose shards workers keep.
   std::vector<const placement::PlacementMap*> HeldMaps() const;
-  // Why not every expert has a live owner; empty when all have.
-  std::string WaitingFor(const ClusterRecord& cluster,
-                         const Membership& membership) const;
+  // Why the last change of ours came to nothing, while there is none active.
+  const std::string& last_failure() const { return last_failure_; }
+  const DriverOptions& options() const { return options_; }
   // Why a repair or a drain can not go on; empty when nothing is in the way.
   const std::string& blocked() const { return blocked_; }
   absl::Time next_deadline() const { return next_deadline_; }

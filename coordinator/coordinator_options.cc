@@ -1,0 +1,53 @@
+#include "coordinator/coordinator_options.h"
+
+#include <set>
+
+#include "absl/strings/numbers.h"
+#include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+
+namespace trunkline::coordinator {
+namespace {
+
+absl::Status CheckAddress(const char* option, const std::string& address) {
+  const size_t colon = address.rfind(':');
+  uint32_t port = 0;
+  if (colon == std::string::npos || colon == 0 ||
+      !absl::SimpleAtoi(address.substr(colon + 1), &port) || port > 65535) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(option, " '", address, "' is not host:port"));
+  }
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+absl::Status CoordinatorOptions::Validate() const {
+  TL_RETURN_IF_ERROR(CheckAddress("listen", listen));
+  if (!metrics.empty()) TL_RETURN_IF_ERROR(CheckAddress("metrics", metrics));
+  if (watchers_max < 1) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("watchers_max is ", watchers_max, ", at least 1"));
+  }
+  static const std::set<std::string> kLevels = {
+      "", "trace", "debug", "info", "warn", "error", "off"};
+  if (kLevels.count(log_level) == 0) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("log_level '", log_level,
+                     "' is none of trace, debug, info, warn, error, off"));
+  }
+  return Core().Validate();
+}
+
+CoreOptions CoordinatorOptions::Core() const {
+  CoreOptions core;
+  core.membership.lease = lease;
+  core.driver.expert_workers = expert_workers;
+  core.driver.replicas = replicas;
+  core.driver.repair_delay = repair_delay;
+  core.driver.redundancy_delay = redundancy_delay;
+  core.driver.stage_timeout = stage_timeout;
+  return core;
+}
+
+}  // namespace trunkline::coordinator

@@ -1,0 +1,148 @@
+#include "coordinator/coordinator_server.h"
+
+#include <grpcpp/ext/proto_server_reflection_plugin.h>
+#include <grpcpp/grpcpp.h>
+#include <grpcpp/health_check_service_interface.h>
+
+#include <mutex>
+#include <random>
+
+#include "absl/strings/str_cat.h"
+#include "common/clock.h"
+#include "common/log.h"
+#include "common/metric_registry.h"
+#include "common/status_macros.h"
+#include "control/control_channel.h"
+#include "coordinator/control_service.h"
+#include "coordinator/coordinator_host.h"
+#include "coordinator/coordinator_metrics.h"
+#include "coordinator/durable_coordinator.h"
+#include "coordinator/store_sqlite.h"
+
+namespace trunkline::coordinator {
+namespace {
+
+constexpr char kControlHealth[] = "trunkline.control.v1.Coordinator";
+
+uint64_t RandomClusterId() {
+  std::random_device device;
+  const uint64_t id = (uint64_t{device()} << 32) | device();
+  return id == 0 ? 1 : id;  // 0 reads as "none" in messages
+}
+
+void EnableGrpcPlugins() {
+  static std::once_flag once;
+  std::call_once(once, [] {
+    grpc::EnableDefaultHealthCheckService(true);
+    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
+  });
+}
+
+class Server final : public CoordinatorServer {
+ public:
+  explicit Server(const CoordinatorOptions& options)
+      : options_(options),
+        registry_(std::make_shared<prometheus::Registry>()),
+        metrics_(*registry_) {}
+  ~Server() override { Shutdown(absl::ZeroDuration()); }
+
+  absl::Status Start() {
+    if (!options_.metrics.empty()) {
+      TL_ASSIGN_OR_RETURN(endpoint_,
+                          MetricsEndpoint::Start(options_.metrics, registry_));
+      metrics_address_ = endpoint_->address();
+    }
+    TL_ASSIGN_OR_RETURN(
+        std::unique_ptr<PlacementStore> store,
+        OpenSqliteStore(
+            options_.state_file.empty() ? ":memory:" : options_.state_file,
+            RandomClusterId()));
+    TL_ASSIGN_OR_RETURN(
+        std::unique_ptr<DurableCoordinator> durable,
+        DurableCoordinator::Open(
+            options_.Core(), std::move(store),
+            {.now = Clock::Monotonic().Now(), .wall = absl::Now()}));
+    host_ = std::make_unique<CoordinatorHost>(std::move(durable), &metrics_);
+    service_ = std::make_unique<ControlService>(host_.get(), &metrics_,
+                                                options_.watchers_max);
+    TL_RETURN_IF_ERROR(Listen());
+    host_->Start([this](CoordinatorHost::SharedView view, bool ready) {
+      server_->GetHealthCheckService()->SetServingStatus(kClusterHealth, ready);
+      service_->Publish(std::move(view));
+    });
+    TL_LOG_INFO("coordinator listens on {}, state in {}", address_,
+                options_.state_file.empty() ? "memory" : options_.state_file);
+    return absl::OkStatus();
+  }
+
+  const std::string& address() const override { return address_; }
+  const std::string& metrics_address() const override {
+    return metrics_address_;
+  }
+
+  void Shutdown(absl::Duration patience) override {
+    const std::lock_guard<std::mutex> lock(shutdown_mutex_);
+    if (host_ != nullptr) host_->Stop();
+    if (server_ != nullptr) {
+      server_->GetHealthCheckService()->Shutdown();
+      service_->EndWatches();
+      server_->Shutdown(absl::ToChronoTime(absl::Now() + patience));
+      server_->Wait();
+      server_.reset();
+    }
+    service_.reset();
+    host_.reset();
+    endpoint_.reset();
+  }
+
+ private:
+  absl::Status Listen() {
+    EnableGrpcPlugins();
+    grpc::ServerBuilder builder;
+    control::ConfigureControlServer(&builder);
+    int port = 0;
+    builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(),
+                             &port);
+    builder.RegisterService(service_.get());
+    server_ = builder.BuildAndStart();
+    if (server_ == nullptr || port == 0) {
+      server_.reset();
+      return absl::UnavailableError(absl::StrCat("can not listen on ",
+                                                 options_.listen,
+                                                 ": the address is in use or "
+                                                 "not ours"));
+    }
+    address_ = absl::StrCat(
+        options_.listen.substr(0, options_.listen.rfind(':')), ":", port);
+    auto* health = server_->GetHealthCheckService();
+    health->SetServingStatus(kControlHealth, true);
+    health->SetServingStatus(kClusterHealth, false);
+    return absl::OkStatus();
+  }
+
+  const CoordinatorOptions options_;
+  const std::shared_ptr<prometheus::Registry> registry_;
+  CoordinatorMetrics metrics_;
+  std::string address_, metrics_address_;
+  std::mutex shutdown_mutex_;
+  std::unique_ptr<MetricsEndpoint> endpoint_;
+  std::unique_ptr<CoordinatorHost> host_;
+  std::unique_ptr<ControlService> service_;
+  std::unique_ptr<grpc::Server> server_;
+};
+
+}  // namespace
+
+absl::StatusOr<std::unique_ptr<CoordinatorServer>> CoordinatorServer::Start(
+    const CoordinatorOptions& options) {
+  TL_RETURN_IF_ERROR(options.Validate());
+  if (!options.log_level.empty()) {
+    TL_RETURN_IF_ERROR(
+        InitLogging("coordinator", options.listen, options.log_level));
+  }
+  auto server = std::make_unique<Server>(options);
+  TL_RETURN_IF_ERROR(server->Start());
+  return server;
+}
+
+}  // namespace trunkline::coordinator
