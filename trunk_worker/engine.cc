@@ -135,8 +135,10 @@ void Engine::Shutdown(absl::Duration patience) {
   mail_.push_back({Drain{}, nullptr});
   mail_came_.notify_one();
   auto idle = [&] { return idle_ && mail_.empty(); };
-  if (became_idle_.wait_for(lock, absl::ToChronoNanoseconds(patience), idle))
-    return;
+  // The standard library's clocks overflow on an infinite wait.
+  const auto limit =
+      absl::ToChronoMilliseconds(std::min(patience, absl::Hours(24 * 365)));
+  if (became_idle_.wait_for(lock, limit, idle)) return;
   mail_.push_back({Cancel{RequestId(), absl::UnavailableError(
                                            "the server is shutting down")},
                    nullptr});

@@ -43,6 +43,13 @@ absl::Status CheckPositive(const char* flag, absl::Duration value) {
   return Bad(flag, absl::FormatDuration(value), "expected more than 0");
 }
 
+absl::Status CheckLogLevel(const std::string& level) {
+  for (const char* known : {"trace", "debug", "info", "warn", "error", "off"})
+    if (level == known) return absl::OkStatus();
+  return Bad("log-level", level,
+             "known are trace, debug, info, warn, error and off");
+}
+
 absl::Status CheckSimd(const std::string& simd) {
   const std::vector<std::string> supported = kernels::SupportedTargets();
   if (simd == "auto" ||
@@ -89,7 +96,7 @@ absl::Status TrunkOptions::Validate() const {
       CheckRange("stream-buffer", stream_buffer_bytes, 4096, int64_t{1} << 40));
   if (!metrics_listen.empty())
     TL_RETURN_IF_ERROR(CheckAddress("metrics-listen", metrics_listen, true));
-  return absl::OkStatus();
+  return CheckLogLevel(log_level);
 }
 
 }  // namespace trunkline::trunk

@@ -20,7 +20,8 @@ struct TrunkOptions {
   // The coordinator's "host:port"; it need not be up yet. Empty: the routed
   // experts run in this process too, and there is no cluster.
   std::string coordinator;
-  // Unique in the cluster. Empty: made from host name and port.
+  // Unique in the cluster. Empty: made from the host name and the port listened
+  // on, or the process when the port is free to choose.
   std::string name;
 
   // Where the generation API listens. Port 0: a free one.

@@ -33,6 +33,12 @@ std::string HostName() {
   return name.data();
 }
 
+std::string MakeName(const std::string& listen) {
+  const std::string port = listen.substr(listen.rfind(':') + 1);
+  return absl::StrCat("trunk-", HostName(), "-",
+                      port == "0" ? absl::StrCat(getpid()) : port);
+}
+
 std::string HostOf(const std::string& address) {
   return address.substr(0, address.rfind(':'));
 }
@@ -102,22 +108,16 @@ std::vector<placement::MoeLayerShape> PlacedShapes(
 absl::StatusOr<std::unique_ptr<TrunkServer>> TrunkServer::Start(
     const TrunkOptions& options) {
   TL_RETURN_IF_ERROR(options.Validate());
-  TL_RETURN_IF_ERROR(
-      InitLogging("trunk-worker", options.name, options.log_level));
-  TL_RETURN_IF_ERROR(kernels::SelectTarget(options.simd));
   std::unique_ptr<TrunkServer> server(new TrunkServer());
-  server->name_ = options.name;
+  server->name_ =
+      options.name.empty() ? MakeName(options.listen) : options.name;
+  TL_RETURN_IF_ERROR(
+      InitLogging("trunk-worker", server->name_, options.log_level));
+  TL_RETURN_IF_ERROR(kernels::SelectTarget(options.simd));
   TL_RETURN_IF_ERROR(server->StartMetrics(options));
   TL_RETURN_IF_ERROR(server->LoadModel(options));
   TL_RETURN_IF_ERROR(server->StartEngine(options));
   TL_RETURN_IF_ERROR(server->Listen(options));
-  if (server->name_.empty()) {
-    server->name_ =
-        absl::StrCat("trunk-", HostName(), "-",
-                     server->address_.substr(server->address_.rfind(':') + 1));
-    TL_RETURN_IF_ERROR(
-        InitLogging("trunk-worker", server->name_, options.log_level));
-  }
   TL_LOG_INFO("serving {} at {}, {} threads, {}", server->model_.name,
               server->address_, server->pool_->threads(),
               kernels::ActiveTarget());

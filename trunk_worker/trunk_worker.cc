@@ -61,7 +61,7 @@ absl::Status TrunkWorker::CheckRequest(const GenerationRequest& r) const {
   for (size_t i = 0; i < r.prompt.size(); ++i) {
     if (r.prompt[i] >= 0 && r.prompt[i] < options_.vocab_size) continue;
     return absl::InvalidArgumentError(absl::StrCat(
-        "prompt token ", i, " is ", r.prompt[i],
+        "prompt tokens[", i, "] is ", r.prompt[i],
         "; the vocabulary has ids 0 to ", options_.vocab_size - 1));
   }
   for (size_t i = 0; i < r.stop.size(); ++i) {

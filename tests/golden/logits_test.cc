@@ -44,8 +44,6 @@ void ExpectLogitsAndContinuations(const Fixture& fixture) {
           worst, std::abs(static_cast<double>(scored.logits[i]) - expected[i]));
     }
     EXPECT_LE(worst, Tolerance(index, prompt));
-    RecordProperty(std::string(prompt["logits"]) + ".worst",
-                   absl::StrCat(worst));
     for (size_t i = 0; i < greedy.size(); ++i)
       ASSERT_EQ(scored.token_ids[i], greedy[i]) << "continuation token " << i;
   }
