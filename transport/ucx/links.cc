@@ -12,11 +12,15 @@ namespace trunkline::transport::ucx {
 namespace {
 
 constexpr size_t kConnectionsMax = 4096;
-// One Drive lets at most this many rounds of UCX's progress run, so that the
-// mutex is free again soon.
-constexpr int kProgressRounds = 64;
+// One Drive lets UCX run for about this long, so that the mutex is free again
+// soon and heartbeats are not late: with large messages a round of progress is
+// a copy of a megabyte.
+constexpr absl::Duration kDriveTime = absl::Milliseconds(1);
+constexpr int kDriveRounds = 64;
 // A worker that can't close its endpoints in this time is destroyed with them.
 constexpr absl::Duration kCloseTimeout = absl::Seconds(2);
+
+absl::Time Now() { return Clock::Monotonic().Now(); }
 
 }  // namespace
 
@@ -33,7 +37,9 @@ Links::Links(const Options& options, BufferPool* pool,
              std::unique_ptr<UcxContext> context)
     : options_(options),
       pool_(pool),
-      last_tick_(absl::InfinitePast()),
+      now_(Now()),
+      last_tick_(now_),
+      next_tick_(now_ + options.heartbeat_interval),
       context_(std::move(context)) {}
 
 Links::~Links() {
@@ -45,10 +51,10 @@ Links::~Links() {
   }
   for (auto& [id, connection] : connections_) DropEndpoint(connection.get());
   connections_.clear();
-  const absl::Time end = Clock::Monotonic().Now() + kCloseTimeout;
+  const absl::Time end = Now() + kCloseTimeout;
   while ((!closing_.empty() || !sends_.empty() || !receives_.empty()) &&
-         Clock::Monotonic().Now() < end) {
-    context_->Progress(kProgressRounds);
+         Now() < end) {
+    context_->Progress();
     Reap();
   }
 }
@@ -122,29 +128,26 @@ Connection* Links::FindSender(const ucp_am_recv_param_t* param) {
   return it == by_endpoint_.end() ? nullptr : Find(it->second);
 }
 
-Connection* Links::Add(ConnectionId id, bool accepted, std::string peer,
-                       absl::Time now) {
+Connection* Links::Add(ConnectionId id, bool accepted, std::string peer) {
   auto connection = std::make_unique<Connection>(
       id, accepted,
       MessageAssembler(pool_, options_.message_bytes_max,
                        options_.queue_bytes_max));
   connection->peer = std::move(peer);
-  connection->connect_deadline = now + options_.connect_timeout;
+  connection->connect_deadline = Now() + options_.connect_timeout;
   Connection* const out = connection.get();
   connections_[id] = std::move(connection);
   return out;
 }
 
-void Links::Dial(ConnectionId id, const std::string& peer, absl::Time now) {
-  Add(id, /*accepted=*/false, peer, now);
+void Links::Dial(ConnectionId id, const std::string& peer) {
+  Add(id, /*accepted=*/false, peer);
 }
 
-void Links::DialAddresses(ConnectionId id,
-                          absl::StatusOr<std::vector<SocketAddress>> addresses,
-                          absl::Time now) {
+void Links::DialAddresses(
+    ConnectionId id, absl::StatusOr<std::vector<SocketAddress>> addresses) {
   Connection* const connection = Find(id);
   if (connection == nullptr) return;  // disconnected meanwhile
-  now_ = now;
   if (!addresses.ok()) {
     TakeDown(connection, Annotate(addresses.status(),
                                   absl::StrCat("ucx://", connection->peer)));
@@ -188,7 +191,7 @@ void Links::OnConnectionRequest(ucp_conn_request_h request, void* arg) {
   static_cast<Links*>(arg)->accepting_.push_back(request);
 }
 
-void Links::Accept(ucp_conn_request_h request, absl::Time now) {
+void Links::Accept(ucp_conn_request_h request) {
   std::string peer = "unknown";
   ucp_conn_request_attr_t attributes{};
   attributes.field_mask = UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR;
@@ -221,7 +224,7 @@ void Links::Accept(ucp_conn_request_h request, absl::Time now) {
     return;
   }
   Connection* const connection =
-      Add(NextConnectionId(), /*accepted=*/true, std::move(peer), now);
+      Add(NextConnectionId(), /*accepted=*/true, std::move(peer));
   connection->endpoint = endpoint;
   connection->state = Connection::State::kConnecting;
   by_endpoint_[endpoint] = connection->id;
@@ -305,50 +308,61 @@ void Links::Reap() {
   });
 }
 
-void Links::Drive(absl::Time now) {
-  now_ = now;
-  context_->Progress(kProgressRounds);
+void Links::Progress() {
+  now_ = Now();
+  const absl::Time end = now_ + kDriveTime;
+  for (int i = 0; i < kDriveRounds && context_->Progress(); ++i) {
+    now_ = Now();
+    if (now_ >= end) return;
+  }
+}
+
+void Links::Drive() {
+  Progress();
   std::vector<ucp_conn_request_h> accepting;
   accepting.swap(accepting_);
-  for (ucp_conn_request_h request : accepting) Accept(request, now);
+  for (ucp_conn_request_h request : accepting) Accept(request);
   std::vector<ConnectionId> to_pump;
   to_pump.swap(to_pump_);
   for (ConnectionId id : to_pump) {
     if (Connection* const connection = Find(id)) Pump(connection);
   }
+  if (now_ >= next_tick_) Tick();
   ActOnFailures();
   Reap();
 }
 
-void Links::Tick(absl::Time now) {
-  now_ = now;
+void Links::Tick() {
   // When we ourselves were held up (stopped, starved of cpu), the silence was
-  // ours: what peers sent lies in the sockets and is heard in the next Drive.
-  const bool held_up = now - last_tick_ > 2 * options_.heartbeat_interval;
-  last_tick_ = now;
+  // ours: what peers sent lies in the sockets and is heard before the next
+  // tick.
+  const bool held_up = now_ - last_tick_ > 2 * options_.heartbeat_interval;
+  last_tick_ = now_;
+  next_tick_ = now_ + options_.heartbeat_interval;
   std::vector<ConnectionId> ids;
   ids.reserve(connections_.size());
   for (const auto& [id, connection] : connections_) ids.push_back(id);
   for (ConnectionId id : ids) {
-    Connection* const connection = Find(id);
-    if (connection == nullptr) continue;
-    if (connection->state != Connection::State::kUp) {
-      if (now < connection->connect_deadline || held_up) continue;
-      TakeDown(connection,
-               absl::UnavailableError(absl::StrCat(
-                   "no answer from ucx://", connection->peer, " within ",
-                   absl::FormatDuration(options_.connect_timeout))));
-    } else if (!held_up &&
-               now - connection->last_heard > options_.peer_timeout) {
+    if (Connection* const connection = Find(id)) Judge(connection, held_up);
+  }
+}
+
+void Links::Judge(Connection* connection, bool held_up) {
+  if (connection->state == Connection::State::kUp) {
+    if (!held_up && now_ - connection->last_heard > options_.peer_timeout) {
       TakeDown(connection,
                absl::UnavailableError(absl::StrCat(
                    "peer ", connection->peer, ": no sign of life for ",
-                   absl::FormatDuration(now - connection->last_heard))));
+                   absl::FormatDuration(now_ - connection->last_heard))));
     } else {
       PostHeartbeat(connection);
     }
+  } else if (!held_up && now_ >= connection->connect_deadline) {
+    TakeDown(connection,
+             absl::UnavailableError(absl::StrCat(
+                 "no answer from ucx://", connection->peer, " within ",
+                 absl::FormatDuration(options_.connect_timeout))));
   }
-  ActOnFailures();
 }
 
 void Links::Push(Event::Kind kind, ConnectionId id, absl::Status status,

@@ -13,7 +13,7 @@
 // Records live until UCX has called back, or the worker is destroyed, whatever
 // has become of their connection.
 //
-// Needs the owner's mutex for every call. Knows no thread; time is an argument.
+// Needs the owner's mutex for every call.
 
 #include <ucp/api/ucp.h>
 
@@ -45,17 +45,17 @@ class Links {
 
   // A dialed connection starts with Dial; DialAddresses follows when its
   // addresses (or the reason why there are none) are known.
-  void Dial(ConnectionId id, const std::string& peer, absl::Time now);
+  void Dial(ConnectionId id, const std::string& peer);
   void DialAddresses(ConnectionId id,
-                     absl::StatusOr<std::vector<SocketAddress>> addresses,
-                     absl::Time now);
+                     absl::StatusOr<std::vector<SocketAddress>> addresses);
   void Disconnect(ConnectionId id);
   void Send(ConnectionId id, Message message, uint64_t token);
 
-  // Lets UCX work and acts on what it reported.
-  void Drive(absl::Time now);
-  // Heartbeats and deadlines; once per heartbeat_interval, after a Drive.
-  void Tick(absl::Time now);
+  // Lets UCX work, for about a millisecond at most, and acts on what it
+  // reported. Sends and judges heartbeats when that is due: whoever drives does
+  // it, so a tick never waits for another thread to get the mutex.
+  void Drive();
+  absl::Time next_tick() const { return next_tick_; }
   // Appends what has happened; false when nothing has.
   bool TakeEvents(std::vector<Event>* events);
 
@@ -116,11 +116,13 @@ class Links {
   // links.cc: life of a connection.
   Connection* Find(ConnectionId id);
   Connection* FindSender(const ucp_am_recv_param_t* param);
-  Connection* Add(ConnectionId id, bool accepted, std::string peer,
-                  absl::Time now);
+  Connection* Add(ConnectionId id, bool accepted, std::string peer);
   void TryNextAddress(Connection* connection, absl::Status last_error);
-  void Accept(ucp_conn_request_h request, absl::Time now);
+  void Accept(ucp_conn_request_h request);
+  void Progress();
   void ActOnFailures();
+  void Tick();
+  void Judge(Connection* connection, bool held_up);
   void CloseEndpoint(ucp_ep_h endpoint);
   void DropEndpoint(Connection* connection);
   // Completes every send with `why`; the last event of the connection.
@@ -147,8 +149,9 @@ class Links {
 
   const Options options_;
   BufferPool* const pool_;
-  absl::Time now_;        // of the Drive or Tick that is running
-  absl::Time last_tick_;  // InfinitePast before the first
+  absl::Time now_;  // read at each round of progress
+  absl::Time last_tick_;
+  absl::Time next_tick_;
   uint64_t activity_ = 0;
 
   absl::flat_hash_map<ConnectionId, std::unique_ptr<Connection>> connections_;

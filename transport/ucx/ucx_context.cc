@@ -90,13 +90,6 @@ UcxContext::~UcxContext() {
   if (context_ != nullptr) ucp_cleanup(context_);
 }
 
-bool UcxContext::Progress(int rounds_max) {
-  bool any = false;
-  for (int i = 0; i < rounds_max && ucp_worker_progress(worker_) != 0; ++i)
-    any = true;
-  return any;
-}
-
 bool UcxContext::Arm() { return ucp_worker_arm(worker_) == UCS_OK; }
 
 }  // namespace trunkline::transport::ucx

@@ -26,9 +26,8 @@ class UcxContext {
   ucp_worker_h worker() const { return worker_; }
   int efd() const { return efd_; }
 
-  // At most `rounds_max` rounds of progress; false when there was nothing to
-  // do.
-  bool Progress(int rounds_max);
+  // One round; false when there was nothing to do.
+  bool Progress() { return ucp_worker_progress(worker_) != 0; }
   // True when the next event will make efd() readable; false when there is one
   // already.
   bool Arm();

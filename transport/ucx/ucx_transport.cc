@@ -32,6 +32,8 @@ constexpr char kScheme[] = "ucx";
 // While messages move, the keeper looks this often whether the engine has gone
 // off to compute; then it drives the worker in its place.
 constexpr absl::Duration kKeeperLook = absl::Milliseconds(2);
+// What a waking thread needs to get hold of a mutex.
+constexpr absl::Duration kHandOver = absl::Microseconds(100);
 
 absl::Time Now() { return Clock::Monotonic().Now(); }
 
@@ -81,7 +83,7 @@ class UcxTransport final : public Transport {
         pool_(options.pool_bytes_max),
         resolver_([this](ConnectionId id, auto addresses) {
           const Lock lock(this);
-          links_->DialAddresses(id, std::move(addresses), Now());
+          links_->DialAddresses(id, std::move(addresses));
           NudgeEngine();
         }) {}
 
@@ -120,8 +122,7 @@ class UcxTransport final : public Transport {
   std::string Name() const override { return kScheme; }
 
  private:
-  // The mutex, with a count of those who want it: a spinning Poll would
-  // otherwise take it again before a waiter has woken up.
+  // The mutex, with a count of those who want it.
   class Lock {
    public:
     explicit Lock(UcxTransport* transport)
@@ -135,6 +136,14 @@ class UcxTransport final : public Transport {
     std::unique_lock<std::mutex> lock_;
   };
 
+  // A Poll that spins would take the mutex again before a waiter has woken up:
+  // it lets the waiters go first, for a bounded time.
+  void LetOthersLock() const {
+    if (contenders_.load(std::memory_order_relaxed) == 0) return;
+    const absl::Time end = Now() + kHandOver;
+    while (contenders_.load(std::memory_order_relaxed) > 0 && Now() < end)
+      std::this_thread::yield();
+  }
   // Under the mutex: the engine sleeps and something waits for it.
   void NudgeEngine() {
     if (engine_sleeps_ && (links_->has_events() || links_->has_sends()))
@@ -182,8 +191,8 @@ absl::StatusOr<ConnectionId> UcxTransport::Connect(const std::string& address) {
   auto numeric = ucx::LookUp(host_port, true);
   {
     const Lock lock(this);
-    links_->Dial(id, FormatHostPort(host_port), Now());
-    if (numeric.ok()) links_->DialAddresses(id, std::move(numeric), Now());
+    links_->Dial(id, FormatHostPort(host_port));
+    if (numeric.ok()) links_->DialAddresses(id, std::move(numeric));
     NudgeEngine();
     if (numeric.ok()) return id;
   }
@@ -228,10 +237,11 @@ void UcxTransport::Poll(absl::Duration max_wait, std::vector<Event>* events) {
   const absl::Time spin_end = start + std::min(max_wait, options_.spin);
   absl::Time now = start;
   while (true) {
+    LetOthersLock();
     {
       const Lock lock(this);
       engine_polls_ = true;
-      links_->Drive(now);
+      links_->Drive();
       const bool leave =
           links_->TakeEvents(events) || woken_.exchange(false) || now >= end;
       if (leave) {
@@ -241,8 +251,6 @@ void UcxTransport::Poll(absl::Duration max_wait, std::vector<Event>* events) {
     }
     if (now >= spin_end) {
       Sleep(end - now);
-    } else if (contenders_.load(std::memory_order_relaxed) > 0) {
-      std::this_thread::yield();
     } else {
       Relax();
     }
@@ -251,7 +259,6 @@ void UcxTransport::Poll(absl::Duration max_wait, std::vector<Event>* events) {
 }
 
 void UcxTransport::Keep() {
-  absl::Time next_tick = Now() + options_.heartbeat_interval;
   uint64_t seen_activity = 0;
   while (!stop_) {
     int efd = -1;
@@ -259,14 +266,9 @@ void UcxTransport::Keep() {
     {
       const Lock lock(this);
       const absl::Time now = Now();
-      const bool tick = now >= next_tick;
-      if (tick || !engine_polls_) links_->Drive(now);
-      if (tick) {
-        links_->Tick(now);
-        next_tick = now + options_.heartbeat_interval;
-      }
+      if (!engine_polls_ || now >= links_->next_tick()) links_->Drive();
       NudgeEngine();
-      wait = next_tick - now;
+      wait = links_->next_tick() - now;
       if (!engine_polls_ && links_->has_connections()) {
         if (!links_->Arm()) continue;  // there is more to do at once
         efd = links_->efd();
