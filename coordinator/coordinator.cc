@@ -107,7 +107,7 @@ Actions Coordinator::Run(const Event* event, Moment moment) {
 void Coordinator::Settle(bool forced, DriverContext& context,
                          Actions* actions) {
   if (!forced && membership_.generation() == settled_generation_ &&
-      context.moment.now < driver_.next_deadline()) {
+      context.moment.now < settle_at_) {
     return;
   }
   driver_.Advance(context);
@@ -115,6 +115,8 @@ void Coordinator::Settle(bool forced, DriverContext& context,
   actions->change.forgotten_workers =
       membership_.Forget(driver_.NamedWorkers(), context.moment.now);
   settled_generation_ = membership_.generation();
+  settle_at_ = std::min(driver_.next_deadline(),
+                        membership_.NextForget(context.moment.now));
 }
 
 void Coordinator::Collect(bool cluster_changed, Actions* actions) {
@@ -265,8 +267,8 @@ Reply Coordinator::Handle(const DrainEvent& event, DriverContext& context) {
   return Done();
 }
 
-absl::Time Coordinator::NextDeadline(absl::Time now) const {
-  return std::min(membership_.NextExpiry(now), driver_.next_deadline());
+absl::Time Coordinator::NextDeadline() const {
+  return std::min(membership_.NextExpiry(), settle_at_);
 }
 
 control::ClusterView Coordinator::View() const {

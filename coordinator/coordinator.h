@@ -38,7 +38,7 @@ class Coordinator {
   Actions Step(const Event& event, Moment moment);
   Actions Tick(Moment moment);
   // When Tick has something to do, if nothing happens before.
-  absl::Time NextDeadline(absl::Time now) const;
+  absl::Time NextDeadline() const;
 
   // The view with its revision, as of the last Step or Tick.
   control::ClusterView View() const;
@@ -69,6 +69,7 @@ class Coordinator {
   uint64_t revision_;
   // Advancing walks whole maps; heartbeats that say nothing new skip it.
   uint64_t settled_generation_ = 0;
+  absl::Time settle_at_ = absl::InfinitePast();
 };
 
 }  // namespace trunkline::coordinator

@@ -86,7 +86,7 @@ void CoordinatorHost::Loop() {
   absl::Time published = absl::InfinitePast();
   while (!stopping_) {
     const Moment moment = NowMoment();
-    if (coordinator_->NextDeadline(moment.now) <= moment.now) {
+    if (coordinator_->NextDeadline() <= moment.now) {
       const uint64_t commits = coordinator_->commits();
       const uint64_t failures = coordinator_->commit_failures();
       DurableCoordinator::Outcome outcome = coordinator_->Tick(moment);
@@ -101,8 +101,8 @@ void CoordinatorHost::Loop() {
       Publish(lock);
       continue;
     }
-    absl::Duration wait = std::max(
-        coordinator_->NextDeadline(moment.now) - moment.now, kTickPeriodLeast);
+    absl::Duration wait =
+        std::max(coordinator_->NextDeadline() - moment.now, kTickPeriodLeast);
     const bool pending = Publishable();
     if (pending) wait = kPublishPeriod;
     changed_.wait_for(

@@ -85,8 +85,8 @@ DurableCoordinator::Outcome DurableCoordinator::Finish(Actions actions,
   return outcome;
 }
 
-absl::Time DurableCoordinator::NextDeadline(absl::Time now) const {
-  return stale_ ? recover_at_ : core_->NextDeadline(now);
+absl::Time DurableCoordinator::NextDeadline() const {
+  return stale_ ? recover_at_ : core_->NextDeadline();
 }
 
 }  // namespace trunkline::coordinator

@@ -34,7 +34,7 @@ class DurableCoordinator {
   // store holds.
   Outcome Step(const Event& event, Moment moment);
   Outcome Tick(Moment moment);
-  absl::Time NextDeadline(absl::Time now) const;
+  absl::Time NextDeadline() const;
 
   // While the store does not answer there is nothing true to show: the last
   // view stays in force.

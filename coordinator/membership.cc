@@ -227,17 +227,19 @@ std::vector<placement::WorkerProfile> Membership::UsableExperts() const {
   return profiles;
 }
 
-absl::Time Membership::NextExpiry(absl::Time now) const {
+absl::Time Membership::NextExpiry() const {
   absl::Time next = absl::InfiniteFuture();
   for (const auto& [id, member] : members_) {
-    if (member.alive()) {
-      next = std::min(next, member.lease_end);
-      continue;
-    }
-    // One that is overdue is still named by a placement: it goes when that
-    // changes, not at a time.
+    if (member.alive()) next = std::min(next, member.lease_end);
+  }
+  return next;
+}
+
+absl::Time Membership::NextForget(absl::Time now) const {
+  absl::Time next = absl::InfiniteFuture();
+  for (const auto& [id, member] : members_) {
     const absl::Time forget_at = member.lost_at + options_.forget_after;
-    if (forget_at > now) next = std::min(next, forget_at);
+    if (!member.alive() && forget_at > now) next = std::min(next, forget_at);
   }
   return next;
 }

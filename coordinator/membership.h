@@ -74,9 +74,11 @@ class Membership {
   // Expert workers that may be given experts: alive and not draining.
   std::vector<placement::WorkerProfile> UsableExperts() const;
 
-  // The next time after `now` at which Expire or Forget may have something to
-  // do; infinite future: never.
-  absl::Time NextExpiry(absl::Time now) const;
+  // The next time at which Expire has something to do; infinite future: never.
+  absl::Time NextExpiry() const;
+  // The same for Forget, after `now`. One that is overdue is still named by a
+  // placement: it goes when that changes, not at a time.
+  absl::Time NextForget(absl::Time now) const;
   // Grows whenever anything but lease ends and load progress has changed.
   uint64_t generation() const { return generation_; }
   // Records changed since the last call, for the store and the view.

@@ -263,57 +263,63 @@ bool PlacementDriver::ProposeFirst(DriverContext& context) {
   return ProposeOwn(std::move(map), "initial", context);
 }
 
-std::vector<placement::WorkerProfile> PlacementDriver::WorkersForRepair(
-    DriverContext& context) {
-  const PlacementRecord& active = *Active();
-  const auto dead_for = [&](WorkerId worker) {
-    const Member* member = context.membership.Find(worker);
-    if (member == nullptr) return absl::InfiniteDuration();
-    if (member->alive()) return -absl::InfiniteDuration();
-    return context.moment.now - member->lost_at;
-  };
-  bool needed = false;
+// Alive, and still unable to serve: its disk or its checkpoint is damaged.
+bool PlacementDriver::FailedToLoad(const Member& member) const {
+  const control::VersionReport* report =
+      member.FindReport(Active()->map.version);
+  return report != nullptr && report->state == control::ShardState::kFailed;
+}
+
+bool PlacementDriver::RepairNeeded(DriverContext& context) {
   bool somebody_dead = false;
-  for (const WorkerId worker : active.map.Workers()) {
+  for (const WorkerId worker : Active()->map.Workers()) {
     const Member* member = context.membership.Find(worker);
     if (member != nullptr && member->alive()) {
-      if (member->draining()) needed = true;
+      if (member->draining()) return true;
+      if (!context.cluster.pinned && FailedToLoad(*member)) return true;
       continue;
     }
     if (context.cluster.pinned) continue;
     somebody_dead = true;
-    const absl::Duration dead = dead_for(worker);
-    if (dead >= options_.redundancy_delay) {
-      needed = true;
-    } else {
-      WakeAt(context.moment.now + options_.redundancy_delay - dead, context);
-    }
+    const absl::Time repair_at =
+        member == nullptr ? absl::InfinitePast()
+                          : member->lost_at + options_.redundancy_delay;
+    if (context.moment.now >= repair_at) return true;
+    WakeAt(repair_at, context);
   }
-  if (somebody_dead && !needed) {
-    for (const placement::LayerPlacement& layer : active.map.layers) {
-      for (const std::vector<placement::Replica>& replicas : layer.replicas) {
-        absl::Duration least = absl::InfiniteDuration();
-        for (const placement::Replica& replica : replicas) {
-          least = std::min(least, dead_for(replica.worker));
-        }
-        if (least < absl::ZeroDuration()) continue;  // somebody has it
-        if (least >= options_.repair_delay) {
-          needed = true;
-        } else {
-          WakeAt(context.moment.now + options_.repair_delay - least, context);
-        }
+  return somebody_dead && ExpertsAreLost(context);
+}
+
+// Some expert has been without a live owner for longer than a worker may take
+// to come back.
+bool PlacementDriver::ExpertsAreLost(DriverContext& context) {
+  const auto lost_at = [&](WorkerId worker) {
+    const Member* member = context.membership.Find(worker);
+    if (member == nullptr) return absl::InfinitePast();
+    return member->alive() ? absl::InfiniteFuture() : member->lost_at;
+  };
+  for (const placement::LayerPlacement& layer : Active()->map.layers) {
+    for (const std::vector<placement::Replica>& replicas : layer.replicas) {
+      absl::Time last = absl::InfinitePast();
+      for (const placement::Replica& replica : replicas) {
+        last = std::max(last, lost_at(replica.worker));
       }
+      if (last == absl::InfiniteFuture()) continue;  // somebody has it
+      if (context.moment.now >= last + options_.repair_delay) return true;
+      WakeAt(last + options_.repair_delay, context);
     }
   }
-  return needed ? context.membership.UsableExperts()
-                : std::vector<placement::WorkerProfile>();
+  return false;
 }
 
 bool PlacementDriver::ProposeRepair(DriverContext& context) {
   blocked_.clear();
   if (Active() == nullptr || OpenChange() != nullptr) return false;
-  const auto workers = WorkersForRepair(context);
-  if (workers.empty()) return false;
+  if (!RepairNeeded(context)) return false;
+  auto workers = context.membership.UsableExperts();
+  std::erase_if(workers, [&](const placement::WorkerProfile& profile) {
+    return FailedToLoad(*context.membership.Find(profile.worker));
+  });
   absl::StatusOr<placement::RepairResult> repair = placement::RepairPlacement(
       Active()->map, context.cluster.model->moe_layers, workers, HeldMaps());
   if (!repair.ok()) {

@@ -106,8 +106,9 @@ class PlacementDriver {
                    DriverContext& context);
   bool ProposeFirst(DriverContext& context);
   bool ProposeRepair(DriverContext& context);
-  std::vector<placement::WorkerProfile> WorkersForRepair(
-      DriverContext& context);
+  bool FailedToLoad(const Member& member) const;
+  bool RepairNeeded(DriverContext& context);
+  bool ExpertsAreLost(DriverContext& context);
   bool ProposeOwn(placement::PlacementMap map, const std::string& origin,
                   DriverContext& context);
   PlacementRecord* MutableActive();

@@ -1,0 +1,225 @@
+// Who may join, how long they stay, and what a restart remembers.
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include "tests/coordinator/cluster_fixture.h"
+
+namespace trunkline::coordinator {
+namespace {
+
+using testing::HasSubstr;
+
+std::string Message(const absl::Status& status) {
+  return std::string(status.message());
+}
+
+TEST(CoordinatorMembership, TheSameNameKeepsItsIdAndGetsANewIncarnation) {
+  DrivenCluster cluster(TestOptions(2));
+  const auto first = cluster.Join("a", kExpertRole);
+  const auto other = cluster.Join("b", kExpertRole);
+  const auto again = cluster.Join("a", kExpertRole);
+  ASSERT_TRUE(first.ok() && other.ok() && again.ok());
+  EXPECT_EQ(first->worker, again->worker);
+  EXPECT_NE(first->worker, other->worker);
+  EXPECT_EQ(again->incarnation, first->incarnation + 1);
+  // The same name in the other role is somebody else.
+  const auto trunk = cluster.Join("a", kTrunkRole);
+  ASSERT_TRUE(trunk.ok());
+  EXPECT_NE(trunk->worker, first->worker);
+}
+
+TEST(CoordinatorMembership, RefusesAnotherModelNamingBothDigests) {
+  DrivenCluster cluster(TestOptions(2));
+  ASSERT_TRUE(cluster.Join("a", kExpertRole).ok());
+  control::Registration other = TestRegistration("b", kExpertRole);
+  other.model_digest = "digest-b";
+  const absl::Status status = cluster.Join(other).status();
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Message(status), HasSubstr("digest-a"));
+  EXPECT_THAT(Message(status), HasSubstr("digest-b"));
+  EXPECT_THAT(Message(status), HasSubstr("'b'"));
+  EXPECT_EQ(cluster.View().workers.size(), 1u);
+}
+
+TEST(CoordinatorMembership, RefusesOtherArithmeticOrOtherLayersByName) {
+  DrivenCluster cluster(TestOptions(2));
+  ASSERT_TRUE(cluster.Join("a", kExpertRole).ok());
+  const auto refused = [&](auto change, const std::string& said) {
+    control::Registration other = TestRegistration("b", kTrunkRole);
+    change(other);
+    const absl::Status status = cluster.Join(other).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition) << said;
+    EXPECT_THAT(Message(status), HasSubstr(said));
+  };
+  refused([](auto& r) { r.numerics_class = "bf16dot"; }, "bf16dot");
+  refused([](auto& r) { r.self_check_digest = "check-2"; }, "check-2");
+  refused([](auto& r) { r.moe_layers.pop_back(); }, "moe layers");
+  refused([](auto& r) { r.moe_layers[1].experts = 9; }, "9 experts");
+  refused([](auto& r) { r.moe_layers[1].layer = LayerIndex(5); }, "layer 5");
+  // Sizes are the business of expert workers alone.
+  control::Registration trunk = TestRegistration("t", kTrunkRole);
+  trunk.moe_layers[0].expert_bytes = 0;
+  EXPECT_TRUE(cluster.Join(trunk).ok());
+}
+
+TEST(CoordinatorMembership, TakesSizesFromTheFirstExpertWorker) {
+  DrivenCluster cluster(TestOptions(1));
+  control::Registration trunk = TestRegistration("t", kTrunkRole);
+  for (auto& shape : trunk.moe_layers) shape.expert_bytes = 1;
+  ASSERT_TRUE(cluster.Join(trunk).ok());
+  ASSERT_TRUE(cluster.Join("a", kExpertRole).ok());
+  EXPECT_EQ(cluster.View().moe_layers[0].expert_bytes, 100);
+  control::Registration other = TestRegistration("b", kExpertRole);
+  other.moe_layers[0].expert_bytes = 7;
+  EXPECT_THAT(Message(cluster.Join(other).status()),
+              HasSubstr("7 bytes per expert"));
+}
+
+TEST(CoordinatorMembership, NamesTheFieldOfARegistrationThatIsNotValid) {
+  DrivenCluster cluster(TestOptions(1));
+  const auto refused = [&](auto change, const std::string& field) {
+    control::Registration bad = TestRegistration("a", kExpertRole);
+    change(bad);
+    const absl::Status status = cluster.Join(bad).status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument) << field;
+    EXPECT_THAT(Message(status), testing::StartsWith(field));
+  };
+  refused([](auto& r) { r.name = ""; }, "name");
+  refused([](auto& r) { r.name = "a b"; }, "name");
+  refused([](auto& r) { r.name = std::string(300, 'x'); }, "name");
+  refused([](auto& r) { r.data_address = ""; }, "data_address");
+  refused([](auto& r) { r.model_digest = ""; }, "model_digest");
+  refused([](auto& r) { r.numerics_class = ""; }, "numerics_class");
+  refused([](auto& r) { r.self_check_digest = ""; }, "self_check_digest");
+  refused([](auto& r) { r.speed = -1; }, "speed");
+  refused([](auto& r) { r.moe_layers[0].experts = 0; }, "moe_layers");
+  refused([](auto& r) { std::swap(r.moe_layers[0], r.moe_layers[1]); },
+          "moe_layers");
+  EXPECT_TRUE(cluster.View().workers.empty());
+}
+
+TEST(CoordinatorMembership, ASilentWorkerLosesItsLeaseAndIsToldSo) {
+  DrivenCluster cluster(TestOptions(1));
+  ASSERT_TRUE(cluster.Join("a", kExpertRole).ok());
+  for (int i = 0; i < 5; ++i) {
+    cluster.Wait(absl::Milliseconds(1900));
+    ASSERT_TRUE(cluster.Beat("a").ok()) << i;
+  }
+  cluster.Wait(absl::Milliseconds(2000));
+  EXPECT_FALSE(cluster.View().workers[0].alive);
+  EXPECT_TRUE(cluster.View().workers[0].versions.empty());
+  EXPECT_EQ(cluster.Beat("a").code(), absl::StatusCode::kNotFound);
+  ASSERT_TRUE(cluster.Join("a", kExpertRole).ok());
+  EXPECT_TRUE(cluster.View().workers[0].alive);
+}
+
+// A heartbeat that comes after the lease's end finds it gone even if nobody
+// ticked in between.
+TEST(CoordinatorMembership, ALateHeartbeatDoesNotBringTheLeaseBack) {
+  DrivenCluster cluster(TestOptions(1));
+  ASSERT_TRUE(cluster.Join("a", kExpertRole).ok());
+  control::Heartbeat late;
+  late.worker = cluster.Id("a");
+  late.incarnation = 1;
+  Moment moment = cluster.At();
+  moment.now += absl::Seconds(2);
+  const Actions actions =
+      cluster.core().Step(HeartbeatEvent{.heartbeat = late}, moment);
+  EXPECT_EQ(actions.reply->status.code(), absl::StatusCode::kNotFound);
+}
+
+TEST(CoordinatorMembership, TheOlderOfTwoProcessesWithOneNameHasToStop) {
+  DrivenCluster cluster(TestOptions(1));
+  const auto older = cluster.Join("a", kExpertRole);
+  ASSERT_TRUE(cluster.Join("a", kExpertRole).ok());
+  control::Heartbeat heartbeat;
+  heartbeat.worker = older->worker;
+  heartbeat.incarnation = older->incarnation;
+  const Reply reply = cluster.Do(HeartbeatEvent{.heartbeat = heartbeat});
+  EXPECT_EQ(reply.status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Message(reply.status), HasSubstr("replaced"));
+}
+
+TEST(CoordinatorMembership, HeartbeatsNobodyKnowsAreNotFound) {
+  DrivenCluster cluster(TestOptions(1));
+  control::Heartbeat heartbeat;
+  heartbeat.worker = WorkerId(5);
+  EXPECT_EQ(cluster.Do(HeartbeatEvent{.heartbeat = heartbeat}).status.code(),
+            absl::StatusCode::kNotFound);
+  ASSERT_TRUE(cluster.Join("a", kExpertRole).ok());
+  heartbeat.worker = cluster.Id("a");
+  heartbeat.incarnation = 99;
+  EXPECT_EQ(cluster.Do(HeartbeatEvent{.heartbeat = heartbeat}).status.code(),
+            absl::StatusCode::kNotFound);
+}
+
+TEST(CoordinatorMembership, LoadsOfAnotherShapeAreRefusedNamingTheLayer) {
+  DrivenCluster cluster(TestOptions(1));
+  ASSERT_TRUE(cluster.Join("t", kTrunkRole).ok());
+  const auto refused = [&](uint32_t layer, size_t experts) {
+    control::Report report;
+    report.loads.push_back({.layer = LayerIndex(layer),
+                            .selected = std::vector<uint64_t>(experts),
+                            .executed = std::vector<uint64_t>(experts)});
+    const absl::Status status = cluster.Beat("t", report);
+    EXPECT_EQ(status.code(), absl::StatusCode::kInvalidArgument);
+    EXPECT_THAT(Message(status), HasSubstr(absl::StrCat("layer ", layer)));
+  };
+  refused(2, 8);
+  refused(1, 7);
+}
+
+TEST(CoordinatorMembership, LeavingEndsTheLeaseAtOnceAndKeepsTheIdentity) {
+  DrivenCluster cluster(TestOptions(1));
+  const auto identity = cluster.Join("a", kExpertRole);
+  EXPECT_EQ(cluster.Do(LeaveEvent{.worker = identity->worker, .incarnation = 9})
+                .status.code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_TRUE(cluster
+                  .Do(LeaveEvent{.worker = identity->worker,
+                                 .incarnation = identity->incarnation})
+                  .status.ok());
+  EXPECT_FALSE(cluster.View().workers[0].alive);
+  EXPECT_EQ(cluster.Join("a", kExpertRole)->worker, identity->worker);
+}
+
+TEST(CoordinatorMembership, ARestartRemembersIdentitiesAndGivesThemTime) {
+  DrivenCluster cluster(TestOptions(1));
+  const auto identity = cluster.Join("a", kExpertRole);
+  cluster.Settle({"a"});
+  ASSERT_TRUE(cluster.View().active.valid());
+  cluster.Restart();
+  const control::ClusterView view = cluster.View();
+  EXPECT_EQ(view.epoch, 2u);
+  EXPECT_TRUE(view.workers[0].alive);
+  EXPECT_EQ(view.waiting_for, "");
+  // Heartbeats go on as if nothing had happened.
+  cluster.Wait(absl::Seconds(5));
+  EXPECT_TRUE(cluster.Beat("a").ok());
+  EXPECT_EQ(cluster.View().workers[0].incarnation, identity->incarnation);
+  // Who does not come back is out after a few leases.
+  cluster.Restart();
+  cluster.Wait(absl::Seconds(6));
+  EXPECT_FALSE(cluster.View().workers[0].alive);
+}
+
+TEST(CoordinatorMembership, ForgetsWhoIsGoneForLongAndNeverReusesTheId) {
+  DrivenCluster cluster(TestOptions(1));
+  ASSERT_TRUE(cluster.Join("a", kExpertRole).ok());
+  ASSERT_TRUE(cluster.Join("t", kTrunkRole).ok());
+  cluster.Settle({"a", "t"});
+  const WorkerId trunk = cluster.Id("t");
+  cluster.Wait(absl::Seconds(3));  // both are lost
+  cluster.Wait(absl::Minutes(59));
+  EXPECT_EQ(cluster.View().workers.size(), 2u);
+  cluster.Wait(absl::Minutes(2));
+  // The expert worker is named by the active placement, the trunk by nothing.
+  ASSERT_EQ(cluster.View().workers.size(), 1u);
+  EXPECT_EQ(cluster.View().workers[0].name, "a");
+  EXPECT_EQ(cluster.contents().workers.size(), 1u);
+  EXPECT_GT(cluster.Join("t", kTrunkRole)->worker, trunk);
+}
+
+}  // namespace
+}  // namespace trunkline::coordinator
