@@ -1,12 +1,11 @@
 #include "model/config_layers.h"
 
-#include <cmath>
-#include <limits>
-#include <set>
 #include <string>
 
 #include "absl/strings/str_cat.h"
 #include "model/config_names.h"
+#include "model/layer_check.h"
+#include "model/layer_globals.h"
 
 namespace trunkline::model {
 namespace {
@@ -138,134 +137,8 @@ bool BelongsTo(LayerKind kind, const std::string& name) {
   return false;
 }
 
-MambaShape ReadMamba(JsonFields* text) {
-  MambaShape mamba;
-  mamba.heads = text->Int("mamba_num_heads", 128, 0, kDimensionMax);
-  mamba.head_dim = text->Int("mamba_head_dim", 64, 0, kDimensionMax);
-  mamba.groups = text->Int("n_groups", 8, 0, kDimensionMax);
-  mamba.state_size = text->Int("ssm_state_size", 128, 0, kDimensionMax);
-  mamba.conv_kernel = text->Int("conv_kernel", 4, 0, 64);
-  mamba.conv_bias = text->Bool("use_conv_bias", true);
-  const json* limit = text->Find("time_step_limit");
-  if (limit == nullptr) return mamba;
-  double low = 0, high = 0;
-  if (!limit->is_array() || limit->size() != 2 ||
-      !ReadJsonNumber((*limit)[0], &low) ||
-      !ReadJsonNumber((*limit)[1], &high) || !(low >= 0) || !(low <= high) ||
-      std::isinf(low)) {
-    text->FailField(
-        "time_step_limit",
-        absl::StrCat("is ", JsonForError(*limit),
-                     ", two numbers 0 <= low <= high are expected"));
-    return mamba;
-  }
-  constexpr double kLargest = std::numeric_limits<float>::max();
-  if (high <= kLargest) {
-    mamba.dt_min = static_cast<float>(low);
-    mamba.dt_max = static_cast<float>(high);
-  } else if (low > 0) {
-    // [0, inf] clamps nothing. Engines disagree about what a lower bound
-    // alone means, so it is refused rather than guessed.
-    text->Fail(absl::UnimplementedError(
-        absl::StrCat(text->file(), ": ", text->NameOf("time_step_limit"),
-                     " is ", JsonForError(*limit),
-                     ": a lower bound without an upper one is not "
-                     "supported")));
-  }
-  return mamba;
-}
-
-AttentionShape ReadAttention(JsonFields* text) {
-  AttentionShape attention;
-  attention.heads = text->Int("num_attention_heads", 32, 0, kDimensionMax);
-  attention.kv_heads = text->Int("num_key_value_heads", 8, 0, kDimensionMax);
-  attention.head_dim = text->Int("head_dim", 128, 0, kDimensionMax);
-  attention.window = text->Int("sliding_window", 0, 1, kPositionsMax);
-  return attention;
-}
-
-MoeShape ReadMoe(JsonFields* text) {
-  MoeShape moe;
-  moe.experts = text->Int("n_routed_experts", 8, 0, kExpertsMax);
-  moe.top_k = text->Int("num_experts_per_tok", 2, 0, kExpertsMax);
-  moe.width = text->Int("moe_intermediate_size", 7688, 0, kDimensionMax);
-  moe.shared_width =
-      text->Int("moe_shared_expert_intermediate_size", 7688, 0, kDimensionMax) *
-      text->Int("n_shared_experts", 1, 0, 1024);
-  moe.latent = text->Int("moe_latent_size", 0, 1, kDimensionMax);
-  moe.n_group = text->Int("n_group", 1, 1, kExpertsMax);
-  moe.topk_group = text->Int("topk_group", 1, 1, kExpertsMax);
-  moe.normalize = text->Bool("norm_topk_prob", true);
-  const double scale = text->Number("routed_scaling_factor", 1.0);
-  if (!(static_cast<float>(scale) > 0 && scale <= 1e6)) {
-    text->FailField("routed_scaling_factor",
-                    absl::StrCat("is ", scale,
-                                 ", a number above 0 and at most "
-                                 "1e6 is expected"));
-  }
-  moe.scale = static_cast<float>(scale);
-  return moe;
-}
-
-// The dense width of each '-' layer in order; one entry serves them all.
-std::vector<int64_t> ReadDenseWidths(JsonFields* text) {
-  const json* value = text->Find("intermediate_size");
-  if (value == nullptr || !value->is_array()) {
-    return {text->Int("intermediate_size", 21504, 0, kDimensionMax)};
-  }
-  std::vector<int64_t> widths;
-  for (const json& entry : *value) {
-    const bool fits = entry.is_number_integer() && entry.get<double>() >= 1 &&
-                      entry.get<double>() <= static_cast<double>(kDimensionMax);
-    if (!fits) {
-      text->FailField(
-          absl::StrCat("intermediate_size[", widths.size(), "]"),
-          absl::StrCat("is ", JsonForError(entry), ", an integer in 1..",
-                       kDimensionMax, " is expected"));
-      return {0};
-    }
-    widths.push_back(entry.get<int64_t>());
-  }
-  if (widths.empty()) {
-    text->FailField("intermediate_size", "is an empty list");
-    return {0};
-  }
-  return widths;
-}
-
-struct Globals {
-  MambaShape mamba;
-  AttentionShape attention;
-  MoeShape moe;
-  std::vector<int64_t> dense_widths;
-  int64_t shared_experts = 1;
-  std::set<std::string> blockwise;  // live per block: no global stands for them
-};
-
-std::set<std::string> ReadBlockwiseMembers(JsonFields* text) {
-  std::set<std::string> names;
-  const json* list = text->Find("blockwise_members");
-  if (list == nullptr) return names;
-  if (!list->is_array()) {
-    text->FailField("blockwise_members",
-                    absl::StrCat("is ", JsonForError(*list),
-                                 ", a list of field names is expected"));
-    return names;
-  }
-  for (const json& entry : *list) {
-    if (!entry.is_string() || !IsBlockName(entry.get<std::string>())) {
-      text->FailField("blockwise_members",
-                      absl::StrCat("holds ", JsonForError(entry),
-                                   ", which is no field of a block"));
-      return names;
-    }
-    names.insert(entry.get<std::string>());
-  }
-  return names;
-}
-
-void ApplyBlock(const Globals& globals, JsonFields* text, JsonFields* block,
-                LayerSpec* layer) {
+void ApplyBlock(const LayerGlobals& globals, JsonFields* text,
+                JsonFields* block, LayerSpec* layer) {
   for (const auto& [name, value] : block->object().items()) {
     if (!value.is_null() && !BelongsTo(layer->kind, name)) {
       block->FailField(name, absl::StrCat("does not belong to a block of type ",
@@ -313,99 +186,7 @@ void ApplyBlock(const Globals& globals, JsonFields* text, JsonFields* block,
   }
 }
 
-class LayerCheck {
- public:
-  LayerCheck(JsonFields* text, std::string place, const LayerSpec& layer)
-      : text_(text), place_(std::move(place)), layer_(layer) {}
-
-  void Run() {
-    switch (layer_.kind) {
-      case LayerKind::kMamba:
-        return Mamba(layer_.mamba);
-      case LayerKind::kAttention:
-        return Attention(layer_.attention);
-      case LayerKind::kMlp:
-        return Positive("intermediate_size", layer_.mlp.width);
-      case LayerKind::kMoe:
-        return Moe(layer_.moe);
-    }
-  }
-
- private:
-  template <typename... Parts>
-  void Fail(const Parts&... parts) {
-    text_->Fail(absl::InvalidArgumentError(
-        absl::StrCat(text_->file(), ": ", place_, " (",
-                     LayerKindName(layer_.kind), "): ", parts...)));
-  }
-  void Positive(const char* name, int64_t value) {
-    if (value < 1) Fail(text_->NameOf(name), " is ", value, ", not above 0");
-  }
-  void Bounded(const char* what, int64_t value) {
-    if (value > kDimensionMax)
-      Fail(what, " is ", value, ", above ", kDimensionMax);
-  }
-
-  void Mamba(const MambaShape& mamba) {
-    Positive("mamba_num_heads", mamba.heads);
-    Positive("mamba_head_dim", mamba.head_dim);
-    Positive("n_groups", mamba.groups);
-    Positive("ssm_state_size", mamba.state_size);
-    Positive("conv_kernel", mamba.conv_kernel);
-    if (!text_->ok()) return;
-    // A head reads the group heads / groups by integer division, and the gated
-    // norm works on inner / groups columns.
-    if (mamba.heads % mamba.groups != 0) {
-      Fail("mamba_num_heads ", mamba.heads, " is not divisible by n_groups ",
-           mamba.groups);
-    }
-    Bounded("mamba_num_heads * mamba_head_dim", mamba.inner());
-    Bounded("n_groups * ssm_state_size", mamba.groups * mamba.state_size);
-  }
-
-  void Attention(const AttentionShape& attention) {
-    Positive("num_attention_heads", attention.heads);
-    Positive("num_key_value_heads", attention.kv_heads);
-    Positive("head_dim", attention.head_dim);
-    if (!text_->ok()) return;
-    if (attention.heads % attention.kv_heads != 0) {
-      Fail("num_attention_heads ", attention.heads,
-           " is not divisible by num_key_value_heads ", attention.kv_heads);
-    }
-    Bounded("num_attention_heads * head_dim",
-            attention.heads * attention.head_dim);
-  }
-
-  void Moe(const MoeShape& moe) {
-    Positive("n_routed_experts", moe.experts);
-    Positive("num_experts_per_tok", moe.top_k);
-    Positive("moe_intermediate_size", moe.width);
-    Bounded("the shared experts' width", moe.shared_width);
-    if (!text_->ok()) return;
-    if (moe.top_k > moe.experts) {
-      Fail("num_experts_per_tok ", moe.top_k, " is above n_routed_experts ",
-           moe.experts);
-    } else if (moe.experts % moe.n_group != 0) {
-      Fail("n_routed_experts ", moe.experts, " is not divisible by n_group ",
-           moe.n_group);
-    } else if (moe.topk_group > moe.n_group) {
-      Fail("topk_group ", moe.topk_group, " is above n_group ", moe.n_group);
-    } else if (moe.n_group > 1 && moe.experts / moe.n_group < 2) {
-      Fail("n_group ", moe.n_group, " leaves one of ", moe.experts,
-           " experts in each group; a group is judged by its best two");
-    } else if (moe.top_k > moe.topk_group * (moe.experts / moe.n_group)) {
-      Fail("num_experts_per_tok ", moe.top_k, " is above the ",
-           moe.topk_group * (moe.experts / moe.n_group),
-           " experts of the topk_group ", moe.topk_group, " kept groups");
-    }
-  }
-
-  JsonFields* text_;
-  const std::string place_;
-  const LayerSpec& layer_;
-};
-
-LayerSpec LayerFromGlobals(const Globals& globals, LayerKind kind,
+LayerSpec LayerFromGlobals(const LayerGlobals& globals, LayerKind kind,
                            size_t index) {
   LayerSpec layer;
   layer.index = LayerIndex(static_cast<uint32_t>(index));
@@ -416,7 +197,8 @@ LayerSpec LayerFromGlobals(const Globals& globals, LayerKind kind,
   return layer;
 }
 
-std::vector<LayerSpec> LayersOfBlocks(JsonFields* text, const Globals& globals,
+std::vector<LayerSpec> LayersOfBlocks(JsonFields* text,
+                                      const LayerGlobals& globals,
                                       const char* name) {
   std::vector<LayerSpec> layers;
   const json& list = *text->Find(name);
@@ -449,7 +231,7 @@ std::vector<LayerKind> KindsOf(const std::vector<LayerSpec>& layers) {
   return kinds;
 }
 
-void SetDenseWidths(JsonFields* text, const Globals& globals,
+void SetDenseWidths(JsonFields* text, const LayerGlobals& globals,
                     std::vector<LayerSpec>* layers) {
   size_t dense = 0;
   for (const LayerSpec& layer : *layers) dense += layer.kind == LayerKind::kMlp;
@@ -467,7 +249,7 @@ void SetDenseWidths(JsonFields* text, const Globals& globals,
   }
 }
 
-std::vector<LayerSpec> ReadTable(JsonFields* text, const Globals& globals,
+std::vector<LayerSpec> ReadTable(JsonFields* text, const LayerGlobals& globals,
                                  const TableNames& names,
                                  const char* pattern_default) {
   std::vector<LayerSpec> layers;
@@ -510,8 +292,7 @@ void CheckLayers(JsonFields* text, const std::vector<LayerSpec>& layers,
   int64_t experts = 0;
   for (const LayerSpec& layer : layers) {
     if (!text->ok()) return;
-    LayerCheck(text, absl::StrCat(prefix, "layer ", layer.index.value), layer)
-        .Run();
+    CheckLayer(text, absl::StrCat(prefix, "layer ", layer.index.value), layer);
     if (layer.kind == LayerKind::kMoe) experts += layer.moe.experts;
   }
   if (experts > kExpertsOfAllLayersMax) {
@@ -538,13 +319,7 @@ void AddConfigAliases(JsonFields* text) {
 }
 
 void ReadLayers(JsonFields* text, ModelConfig* config) {
-  Globals globals;
-  globals.mamba = ReadMamba(text);
-  globals.attention = ReadAttention(text);
-  globals.moe = ReadMoe(text);
-  globals.dense_widths = ReadDenseWidths(text);
-  globals.shared_experts = text->Int("n_shared_experts", 1, 0, 1024);
-  globals.blockwise = ReadBlockwiseMembers(text);
+  const LayerGlobals globals = ReadLayerGlobals(text);
   if (!text->ok()) return;
 
   if (!text->Has(kTrunkTable.blocks) && !text->Has(kTrunkTable.kinds) &&
