@@ -1,0 +1,61 @@
+// trunkline inspect DIR: what a checkpoint is, without loading its weights. A
+// checkpoint that does not load is refused here with the same message as by a
+// worker, tokenizer included.
+
+#include <cstdio>
+#include <memory>
+#include <string>
+
+#include "cli/command.h"
+#include "cli/exit_code.h"
+#include "cli/inspect_report.h"
+#include "common/status_macros.h"
+#include "model/checkpoint.h"
+#include "model/tokenizer.h"
+
+namespace trunkline::cli {
+namespace {
+
+struct InspectFlags {
+  std::string directory;
+  bool as_json = false;
+};
+
+absl::Status Inspect(const InspectFlags& flags) {
+  TL_ASSIGN_OR_RETURN(const std::shared_ptr<const model::Checkpoint> checkpoint,
+                      model::Checkpoint::Open(flags.directory));
+  const absl::Status tokenizer =
+      model::Tokenizer::Load(flags.directory + "/tokenizer.json").status();
+  // A checkpoint may come without one: it is then served by token ids.
+  if (!tokenizer.ok() && !absl::IsNotFound(tokenizer)) return tokenizer;
+  const InspectReport report = MakeInspectReport(*checkpoint);
+  const std::string text =
+      flags.as_json ? InspectJson(report).dump(2) + "\n" : InspectText(report);
+  std::fputs(text.c_str(), stdout);
+  return absl::OkStatus();
+}
+
+}  // namespace
+
+void AddInspectCommand(CLI::App* program, SelectedCommand* selected) {
+  CLI::App* command = program->add_subcommand(
+      "inspect", "Print a checkpoint's layers, sizes and costs");
+  command->footer(
+      "Examples:\n"
+      "  trunkline inspect models/demo\n"
+      "  trunkline inspect models/demo --json | jq .model.active_parameters");
+  auto flags = std::make_shared<InspectFlags>();
+  command
+      ->add_option("DIR", flags->directory, "Hugging Face checkpoint directory")
+      ->required();
+  command->add_flag("--json", flags->as_json,
+                    "One JSON object, in bytes and plain counts");
+  command->callback([selected, flags] {
+    *selected = [flags]() -> int {
+      const absl::Status status = Inspect(*flags);
+      return status.ok() ? kExitOk : ReportFailure("inspect", status);
+    };
+  });
+}
+
+}  // namespace trunkline::cli

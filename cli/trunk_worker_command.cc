@@ -1,0 +1,142 @@
+// trunkline trunk-worker: flags of TrunkOptions, one each.
+
+#include <memory>
+#include <string>
+
+#include "cli/command.h"
+#include "cli/flags.h"
+#include "cli/serve.h"
+#include "cli/worker_flags.h"
+#include "common/status_macros.h"
+#include "trunk_worker/trunk_server.h"
+
+namespace trunkline::cli {
+namespace {
+
+using trunk::TrunkOptions;
+using trunk::TrunkServer;
+
+struct TrunkFlags {
+  TrunkOptions options;
+  ServeFlags serve;
+};
+
+void AddPlaceFlags(CLI::App* command, TrunkOptions* o) {
+  command
+      ->add_option("--model", o->model_dir,
+                   "Hugging Face checkpoint directory, the same on every "
+                   "worker")
+      ->type_name("DIR")
+      ->required();
+  AddAddressFlag(command, "--coordinator", &o->coordinator, Port::kDialable,
+                 "The cluster to join (default: none; the routed experts run "
+                 "in this process too)");
+  command
+      ->add_option("--name", o->name,
+                   "Unique in the cluster (default: from host and port)")
+      ->type_name("NAME");
+  o->listen = "127.0.0.1:7080";
+  AddAddressFlag(command, "--listen", &o->listen, Port::kAny,
+                 "Where clients connect; port 0: a free one");
+  command
+      ->add_option("--advertise-host", o->advertise_host,
+                   "The host others see instead of the one listened on")
+      ->type_name("HOST");
+}
+
+void AddCapacityFlags(CLI::App* command, TrunkOptions* o) {
+  const auto add = [command](const char* name, int64_t* value, int64_t least,
+                             int64_t most, const char* help) {
+    command->add_option(name, *value, help)
+        ->type_name("N")
+        ->capture_default_str()
+        ->check(CLI::Range(least, most));
+  };
+  add("--max-sequences", &o->sequences_max, 1, 65536,
+      "Sequences that run at one time");
+  command
+      ->add_option("--max-sequence-tokens", o->sequence_tokens_max,
+                   "Prompt and output tokens of one sequence (default: what "
+                   "the model was made for, at most 8192)")
+      ->type_name("N")
+      ->check(CLI::Range(int64_t{1}, int64_t{1} << 24));
+  AddBytesFlag(command, "--state-memory", &o->state_memory_bytes,
+               "For keys, values and mamba states; 0: what all sequences at "
+               "full length need, at most half of the machine's memory");
+  add("--queue", &o->queue_max, 0, 1 << 20,
+      "Requests that wait for memory when they asked to");
+  add("--rows-per-step", &o->rows_per_step, 2, 65536,
+      "Rows of one step over all sequences");
+  add("--prefill-chunk", &o->prefill_chunk, 1, 65536,
+      "Rows of one prompt in one step");
+  AddDurationFlag(command, "--request-time-max", &o->request_time_max,
+                  "The longest a request may take");
+  AddDurationFlag(command, "--unready-patience", &o->unready_patience,
+                  "How long requests are held while experts are out of reach");
+  AddDurationFlag(command, "--worker-deadline", &o->worker_deadline,
+                  "From rows sent to an expert worker to its answer");
+  AddDurationFlag(command, "--exchange-deadline", &o->exchange_deadline,
+                  "For one layer's experts, with all retries");
+  AddBytesFlag(command, "--stream-buffer", &o->stream_buffer_bytes,
+               "Output that a client may leave unread before its stream ends");
+}
+
+absl::Status Check(const TrunkOptions& options) {
+  if (!options.coordinator.empty()) {
+    TL_RETURN_IF_ERROR(CheckTransportBetweenProcesses(options.transport));
+  }
+  return options.Validate();
+}
+
+absl::StatusOr<RunningServer> Start(TrunkOptions options,
+                                    const ServeHooks& hooks) {
+  options.on_load_progress =
+      [&hooks](const trunk::TrunkWeights::Progress& progress) {
+        hooks.on_loading(progress.bytes_done, progress.bytes_total);
+      };
+  options.on_refused = hooks.on_refused;
+  TL_ASSIGN_OR_RETURN(std::unique_ptr<TrunkServer> started,
+                      TrunkServer::Start(options));
+  const std::shared_ptr<TrunkServer> server = std::move(started);
+  return RunningServer{server->address(), server->metrics_address(),
+                       [raw = server.get()](absl::Duration patience) {
+                         raw->Shutdown(patience);
+                         return absl::OkStatus();
+                       },
+                       server};
+}
+
+}  // namespace
+
+void AddTrunkWorkerCommand(CLI::App* program, SelectedCommand* selected) {
+  CLI::App* command = program->add_subcommand(
+      "trunk-worker", "Serve the generation API; hold what every token needs");
+  command->footer(
+      "Examples:\n"
+      "  trunkline trunk-worker --model DIR --coordinator 10.0.0.1:7070 "
+      "--listen 0.0.0.0:7080\n"
+      "  trunkline trunk-worker --model DIR        (alone: experts in this "
+      "process)");
+  auto flags = std::make_shared<TrunkFlags>();
+  TrunkOptions* o = &flags->options;
+  AddPlaceFlags(command, o);
+  AddComputeFlags(command, &o->threads, &o->cores, &o->simd);
+  AddCapacityFlags(command, o);
+  AddTransportFlags(command, &o->transport, &o->transport_options);
+  AddMetricsAndLogFlags(command, &o->metrics_listen, &o->log_level);
+  AddServeFlags(command, &flags->serve);
+  command->callback([selected, flags] {
+    *selected = [flags]() -> int {
+      const absl::Status valid = Check(flags->options);
+      if (!valid.ok()) {
+        return ReportUsage("trunk-worker", std::string(valid.message()));
+      }
+      return Serve("trunk-worker", flags->serve,
+                   [flags](const ServeHooks& hooks) {
+                     return Start(flags->options, hooks);
+                   });
+    };
+  });
+}
+
+}  // namespace trunkline::cli

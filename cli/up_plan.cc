@@ -1,0 +1,99 @@
+#include "cli/up_plan.h"
+
+#include <algorithm>
+
+#include "absl/strings/match.h"
+#include "absl/strings/str_cat.h"
+
+namespace trunkline::cli {
+namespace {
+
+void AppendCommon(const UpFlags& flags, std::vector<std::string>* arguments) {
+  if (!flags.no_metrics) {
+    arguments->insert(arguments->end(), {"--metrics-listen", "127.0.0.1:0"});
+  }
+  arguments->insert(arguments->end(),
+                    {"--log-level", flags.log_level, "--drain-timeout",
+                     absl::FormatDuration(flags.drain_timeout)});
+}
+
+UpProcess PlanWorker(const UpFlags& flags, UpRole role, int index,
+                     const std::string& coordinator, int threads) {
+  const bool trunk = role == UpRole::kTrunk;
+  UpProcess process;
+  process.role = role;
+  process.name = absl::StrCat(trunk ? "trunk-" : "expert-", index);
+  process.arguments = {trunk ? "trunk-worker" : "expert-worker",
+                       "--name",
+                       process.name,
+                       "--model",
+                       flags.model,
+                       "--coordinator",
+                       coordinator,
+                       "--listen",
+                       trunk && index == 0 ? flags.listen : "127.0.0.1:0",
+                       "--transport",
+                       flags.transport,
+                       "--threads",
+                       absl::StrCat(threads),
+                       "--simd",
+                       flags.simd};
+  AppendCommon(flags, &process.arguments);
+  return process;
+}
+
+}  // namespace
+
+absl::Status CheckUpFlags(const UpFlags& flags) {
+  if (flags.replicas > flags.experts) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--replicas is ", flags.replicas, ", but --experts is ", flags.experts,
+        ": copies of one expert never share a worker"));
+  }
+  if (flags.trunks > 1 && !absl::EndsWith(flags.listen, ":0")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--listen is \"", flags.listen, "\", but --trunks is ",
+                     flags.trunks, ": they can not share a port; use port 0"));
+  }
+  return absl::OkStatus();
+}
+
+UpProcess PlanCoordinator(const UpFlags& flags) {
+  UpProcess process;
+  process.role = UpRole::kCoordinator;
+  process.name = "coordinator";
+  process.arguments = {"coordinator",
+                       "--listen",
+                       flags.coordinator_listen,
+                       "--expert-workers",
+                       absl::StrCat(flags.experts),
+                       "--replicas",
+                       absl::StrCat(flags.replicas)};
+  if (!flags.state_file.empty()) {
+    process.arguments.insert(process.arguments.end(),
+                             {"--state-file", flags.state_file});
+  }
+  AppendCommon(flags, &process.arguments);
+  return process;
+}
+
+std::vector<UpProcess> PlanWorkers(const UpFlags& flags,
+                                   const std::string& coordinator_address,
+                                   int machine_cpus) {
+  const int threads =
+      flags.threads > 0
+          ? flags.threads
+          : std::max(1, machine_cpus / (flags.experts + flags.trunks));
+  std::vector<UpProcess> processes;
+  for (int i = 0; i < flags.experts; ++i) {
+    processes.push_back(
+        PlanWorker(flags, UpRole::kExpert, i, coordinator_address, threads));
+  }
+  for (int i = 0; i < flags.trunks; ++i) {
+    processes.push_back(
+        PlanWorker(flags, UpRole::kTrunk, i, coordinator_address, threads));
+  }
+  return processes;
+}
+
+}  // namespace trunkline::cli

@@ -1,0 +1,52 @@
+#pragma once
+
+// Which processes `trunkline up` starts and with what flags. Pure.
+
+#include <cstdint>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "absl/time/time.h"
+
+namespace trunkline::cli {
+
+struct UpFlags {
+  std::string model;
+  int experts = 2;
+  int trunks = 1;
+  int replicas = 1;
+  int threads = 0;  // per worker; 0: the machine's cpus shared out
+  std::string transport = "ucx";
+  std::string listen = "127.0.0.1:0";  // of the first trunk's API
+  std::string coordinator_listen = "127.0.0.1:0";
+  std::string state_file;
+  std::string simd = "auto";
+  bool no_metrics = false;
+  std::string log_level = "info";
+  std::string log_dir;       // empty: lines go to stderr with a prefix
+  std::string address_file;  // API addresses, once the cluster serves
+  absl::Duration wait_ready = absl::InfiniteDuration();
+  absl::Duration drain_timeout = absl::Seconds(10);
+  bool keep_going = false;
+};
+
+// INVALID_ARGUMENT naming the flags that do not go together.
+absl::Status CheckUpFlags(const UpFlags& flags);
+
+// In the order in which they stop: who depends on others goes first.
+enum class UpRole : uint8_t { kTrunk, kExpert, kCoordinator };
+
+struct UpProcess {
+  UpRole role = UpRole::kTrunk;
+  std::string name;                    // "expert-0"
+  std::vector<std::string> arguments;  // sub-command and flags
+};
+
+UpProcess PlanCoordinator(const UpFlags& flags);
+// Expert workers, then trunks. machine_cpus: to be shared out.
+std::vector<UpProcess> PlanWorkers(const UpFlags& flags,
+                                   const std::string& coordinator_address,
+                                   int machine_cpus);
+
+}  // namespace trunkline::cli

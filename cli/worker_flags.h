@@ -1,0 +1,23 @@
+#pragma once
+
+// Flags that trunk workers and expert workers share.
+
+#include <CLI/CLI.hpp>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "transport/transport.h"
+
+namespace trunkline::cli {
+
+void AddComputeFlags(CLI::App* command, int* threads, std::vector<int>* cores,
+                     std::string* simd);
+void AddTransportFlags(CLI::App* command, std::string* kind,
+                       transport::Options* options);
+void AddMetricsAndLogFlags(CLI::App* command, std::string* metrics_listen,
+                           std::string* log_level);
+// A process reaches others over the network, so not over "inprocess".
+absl::Status CheckTransportBetweenProcesses(const std::string& kind);
+
+}  // namespace trunkline::cli
