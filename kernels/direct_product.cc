@@ -19,11 +19,19 @@ HWY_BEFORE_NAMESPACE();
 namespace trunkline::kernels {
 namespace HWY_NAMESPACE {
 
-// More rows than this would leave no register for the weights.
-constexpr size_t kDirectRows = kRegisters == 32 ? 8 : 6;
+// Rows of one register tile: more would leave no register for the weights.
+constexpr size_t kTileRows = kRegisters == 32 ? 8 : 6;
+// Rows for which widening in registers, once for each row tile, still costs
+// less than a detour through a widened block.
+constexpr size_t kDirectRows = 3 * kTileRows;
 
-// How far ahead of the loads the panels are fetched.
-constexpr int64_t kPrefetchBytes = 2048;
+// How far ahead of the loads memory is fetched, over all panels side by side:
+// latency times bandwidth of one core, with room.
+constexpr int64_t kPrefetchBytes = 8192;
+
+// Inputs between two visits of the accumulators when a panel takes several
+// register tiles: the block stays in the first level cache meanwhile.
+constexpr int64_t kInputBlock = 128;
 
 // Units of one register tile of R rows: a whole number of panels, or a part of
 // one that divides it.
@@ -37,71 +45,91 @@ constexpr size_t UnitsOfTile() {
   return units;
 }
 
-// Inputs between two visits of the accumulators when a panel takes several
-// register tiles: its block then stays in the first level cache.
-constexpr int64_t kInputBlock = 128;
+// Panels that R rows take side by side.
+template <size_t R>
+constexpr size_t PanelsOfTile() {
+  return std::max<size_t>(UnitsOfTile<R>() / kUnitsPerPanel, 1);
+}
 
-// R rows, kPanels panels from `panel` on.
+// One block of inputs of kPanels panels for the rows of one register tile.
+// `stream`: the block comes from memory and what follows it is to be fetched.
 template <class Weights, size_t R, size_t kPanels>
-HWY_INLINE void RowsTimesPanels(const float* const* rows, const PackedMatrix& w,
-                                int64_t panel, const ProductOutput& output) {
+HWY_INLINE void TileTimesPanels(const float* const* rows, const PackedMatrix& w,
+                                int64_t panel, int64_t begin, int64_t count,
+                                bool stream, float* acc) {
   constexpr size_t kUnits =
       std::min(UnitsOfTile<R>(), kPanels * kUnitsPerPanel);
   constexpr size_t kPasses = kPanels * kUnitsPerPanel / kUnits;
-  constexpr int64_t kAccStride = static_cast<int64_t>(kPanels) * kPanel;
   using Word = typename Weights::Word;
-  HWY_ALIGN float acc[R * kPanels * kPanel] = {};
-  const int64_t k_total = w.k();
-  const int64_t block = kPasses == 1 ? k_total : kInputBlock;
   const float* x[R];
-  for (size_t r = 0; r < R; ++r) x[r] = rows[r];
-  for (int64_t begin = 0; begin < k_total; begin += block) {
-    const int64_t count = std::min(block, k_total - begin);
-    for (size_t pass = 0; pass < kPasses; ++pass) {
-      const Word* unit[kUnits];
-      int64_t acc_unit[kUnits];
-      for (size_t u = 0; u < kUnits; ++u) {
-        const size_t index = pass * kUnits + u;
-        const auto p = static_cast<int64_t>(index / kUnitsPerPanel);
-        const auto part = static_cast<int64_t>(index % kUnitsPerPanel);
-        unit[u] = reinterpret_cast<const Word*>(w.panel(panel + p)) +
-                  begin * kPanel + part * Weights::kUnitStep;
-        acc_unit[u] = p * kPanel + part * static_cast<int64_t>(kLanes);
-      }
-      const auto value = [&](auto r, int64_t k) TRUNKLINE_INLINE_LAMBDA {
-        return x[r][begin + k];
-      };
-      const auto prefetch = [&](int64_t k) TRUNKLINE_INLINE_LAMBDA {
-        if (kPasses > 1 && pass > 0) return;
-        Unroll<kUnits>([&](auto u) TRUNKLINE_INLINE_LAMBDA {
-          // The units of one panel share its cache lines.
-          if constexpr (u % kUnitsPerPanel == 0) {
-            const auto* ahead =
-                reinterpret_cast<const std::byte*>(unit[u] + k * kPanel) +
-                kPrefetchBytes;
-            hwy::Prefetch(ahead);
-            if constexpr (sizeof(Word) == 4) hwy::Prefetch(ahead + 64);
-          }
-        });
-      };
-      AccumulateTile<Weights, R, kUnits>(unit, value, count, acc, kAccStride,
+  for (size_t r = 0; r < R; ++r) x[r] = rows[r] + begin;
+  for (size_t pass = 0; pass < kPasses; ++pass) {
+    const Word* unit[kUnits];
+    int64_t acc_unit[kUnits];
+    for (size_t u = 0; u < kUnits; ++u) {
+      const size_t index = pass * kUnits + u;
+      const auto p = static_cast<int64_t>(index / kUnitsPerPanel);
+      const auto part = static_cast<int64_t>(index % kUnitsPerPanel);
+      unit[u] = reinterpret_cast<const Word*>(w.panel(panel + p)) +
+                begin * kPanel + part * Weights::kUnitStep;
+      acc_unit[u] = p * kPanel + part * static_cast<int64_t>(kLanes);
+    }
+    const auto value = [&](auto r, int64_t k)
+                           TRUNKLINE_INLINE_LAMBDA { return x[r][k]; };
+    const auto prefetch = [&](int64_t k) TRUNKLINE_INLINE_LAMBDA {
+      Unroll<kUnits>([&](auto u) TRUNKLINE_INLINE_LAMBDA {
+        // The units of one panel share its cache lines.
+        if constexpr (u % kUnitsPerPanel == 0) {
+          const auto* ahead =
+              reinterpret_cast<const std::byte*>(unit[u] + k * kPanel) +
+              kPrefetchBytes / static_cast<int64_t>(kPanels);
+          hwy::Prefetch(ahead);
+          if constexpr (sizeof(Word) == 4) hwy::Prefetch(ahead + 64);
+        }
+      });
+    };
+    if (stream && pass == 0) {
+      AccumulateTile<Weights, R, kUnits>(unit, value, count, acc,
+                                         static_cast<int64_t>(kPanels) * kPanel,
                                          acc_unit, prefetch);
+    } else {
+      AccumulateTile<Weights, R, kUnits>(
+          unit, value, count, acc, static_cast<int64_t>(kPanels) * kPanel,
+          acc_unit, [](int64_t) TRUNKLINE_INLINE_LAMBDA {});
     }
   }
+}
+
+HWY_INLINE void FinishRows(const float* acc, int64_t rows, int64_t panel,
+                           int64_t acc_stride, const PackedMatrix& w,
+                           const ProductOutput& output) {
   const int64_t n_begin = panel * kPanel;
-  const int64_t n_count = std::min(kAccStride, w.n() - n_begin);
-  for (size_t r = 0; r < R; ++r) {
-    FinishRow(acc + static_cast<int64_t>(r) * kAccStride, n_count, output,
-              output.y + static_cast<int64_t>(r) * output.y_stride + n_begin);
+  const int64_t n_count = std::min(acc_stride, w.n() - n_begin);
+  for (int64_t r = 0; r < rows; ++r) {
+    FinishRow(acc + r * acc_stride, n_count, output,
+              output.y + r * output.y_stride + n_begin);
   }
+}
+
+// At most one register tile of rows: each panel from end to end.
+template <class Weights, size_t R, size_t kPanels>
+HWY_INLINE void RowsTimesPanels(const float* const* rows, const PackedMatrix& w,
+                                int64_t panel, const ProductOutput& output) {
+  constexpr bool kOnePass = kPanels * kUnitsPerPanel <= UnitsOfTile<R>();
+  HWY_ALIGN float acc[R * kPanels * kPanel] = {};
+  const int64_t block = kOnePass ? w.k() : kInputBlock;
+  for (int64_t begin = 0; begin < w.k(); begin += block) {
+    TileTimesPanels<Weights, R, kPanels>(
+        rows, w, panel, begin, std::min(block, w.k() - begin), true, acc);
+  }
+  FinishRows(acc, R, panel, static_cast<int64_t>(kPanels) * kPanel, w, output);
 }
 
 template <class Weights, size_t R>
 void RowsTimesRange(const float* const* rows, const PackedMatrix& w,
                     int64_t panel_begin, int64_t panel_end,
                     const ProductOutput& output) {
-  constexpr size_t kPanels =
-      std::max<size_t>(UnitsOfTile<R>() / kUnitsPerPanel, 1);
+  constexpr size_t kPanels = PanelsOfTile<R>();
   int64_t p = panel_begin;
   for (; p + static_cast<int64_t>(kPanels) <= panel_end;
        p += static_cast<int64_t>(kPanels)) {
@@ -114,14 +142,61 @@ void RowsTimesRange(const float* const* rows, const PackedMatrix& w,
   }
 }
 
+template <class Weights, size_t R>
+void BlockTimesTile(const float* const* rows, const PackedMatrix& w,
+                    int64_t panel, int64_t begin, int64_t count, bool stream,
+                    float* acc) {
+  TileTimesPanels<Weights, R, 1>(rows, w, panel, begin, count, stream, acc);
+}
+
+// One register tile of rows.
 template <class Weights, size_t... R>
-void ForRowCount(std::index_sequence<R...>, const float* const* rows,
-                 int64_t row_count, const PackedMatrix& w, int64_t panel_begin,
-                 int64_t panel_end, const ProductOutput& output) {
+void FewRows(std::index_sequence<R...>, const float* const* rows,
+             int64_t row_count, const PackedMatrix& w, int64_t panel_begin,
+             int64_t panel_end, const ProductOutput& output) {
   using Fn = void (*)(const float* const*, const PackedMatrix&, int64_t,
                       int64_t, const ProductOutput&);
   static constexpr Fn kTable[] = {&RowsTimesRange<Weights, R + 1>...};
   kTable[row_count - 1](rows, w, panel_begin, panel_end, output);
+}
+
+// Several register tiles: the first streams a block of a panel from memory, the
+// others find it in the cache.
+template <class Weights, size_t... R>
+void SomeRows(std::index_sequence<R...>, const float* const* rows,
+              int64_t row_count, const PackedMatrix& w, int64_t panel_begin,
+              int64_t panel_end, const ProductOutput& output) {
+  using Fn = void (*)(const float* const*, const PackedMatrix&, int64_t,
+                      int64_t, int64_t, bool, float*);
+  static constexpr Fn kTable[] = {&BlockTimesTile<Weights, R + 1>...};
+  const RowTiles tiles(row_count, kTileRows);
+  HWY_ALIGN float acc[kDirectRows * kPanel];
+  for (int64_t p = panel_begin; p < panel_end; ++p) {
+    std::fill(acc, acc + row_count * kPanel, 0.0f);
+    for (int64_t begin = 0; begin < w.k(); begin += kInputBlock) {
+      const int64_t count = std::min(kInputBlock, w.k() - begin);
+      for (int64_t t = 0; t < tiles.count; ++t) {
+        const int64_t row = tiles.begin(t);
+        kTable[tiles.size(t) - 1](rows + row, w, p, begin, count, t == 0,
+                                  acc + row * kPanel);
+      }
+    }
+    FinishRows(acc, row_count, p, kPanel, w, output);
+  }
+}
+
+template <class Weights>
+void ForWeights(const float* const* rows, int64_t row_count,
+                const PackedMatrix& w, int64_t panel_begin, int64_t panel_end,
+                const ProductOutput& output) {
+  const auto sequence = std::make_index_sequence<kTileRows>();
+  if (row_count <= static_cast<int64_t>(kTileRows)) {
+    FewRows<Weights>(sequence, rows, row_count, w, panel_begin, panel_end,
+                     output);
+  } else {
+    SomeRows<Weights>(sequence, rows, row_count, w, panel_begin, panel_end,
+                      output);
+  }
 }
 
 void DirectProductOnTarget(const RowSource& source, const PackedMatrix& w,
@@ -129,17 +204,16 @@ void DirectProductOnTarget(const RowSource& source, const PackedMatrix& w,
                            const ProductOutput& output) {
   const float* rows[kDirectRows];
   for (int64_t m = 0; m < source.rows; ++m) rows[m] = source.row(m);
-  const auto sequence = std::make_index_sequence<kDirectRows>();
   switch (w.dtype()) {
     case DType::kF32:
-      return ForRowCount<F32Weights>(sequence, rows, source.rows, w,
-                                     panel_begin, panel_end, output);
+      return ForWeights<F32Weights>(rows, source.rows, w, panel_begin,
+                                    panel_end, output);
     case DType::kF16:
-      return ForRowCount<F16Weights>(sequence, rows, source.rows, w,
-                                     panel_begin, panel_end, output);
+      return ForWeights<F16Weights>(rows, source.rows, w, panel_begin,
+                                    panel_end, output);
     case DType::kBF16:
-      return ForRowCount<Bf16Weights>(sequence, rows, source.rows, w,
-                                      panel_begin, panel_end, output);
+      return ForWeights<Bf16Weights>(rows, source.rows, w, panel_begin,
+                                     panel_end, output);
   }
 }
 

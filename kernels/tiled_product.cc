@@ -124,12 +124,13 @@ void TiledProductOnTarget(const float* packed, const RowTiles& tiles,
       }
     }
   }
-  for (int64_t p = 0; p < panels; ++p) {
-    const int64_t n_begin = (range.panel_begin + p) * kPanel;
-    const int64_t n_count = std::min(kPanel, w.n() - n_begin);
-    for (int64_t m = row_begin; m < row_end; ++m) {
-      FinishRow(acc + p * acc_floats + (m - row_begin) * kPanel, n_count,
-                output, output.y + m * output.y_stride + n_begin);
+  // Row by row, so that a row's outputs are written side by side.
+  for (int64_t m = row_begin; m < row_end; ++m) {
+    for (int64_t p = 0; p < panels; ++p) {
+      const int64_t n_begin = (range.panel_begin + p) * kPanel;
+      FinishRow(acc + p * acc_floats + (m - row_begin) * kPanel,
+                std::min(kPanel, w.n() - n_begin), output,
+                output.y + m * output.y_stride + n_begin);
     }
   }
 }
@@ -153,9 +154,15 @@ void PackRowTile(const RowSource& source, int64_t k, const RowTiles& tiles,
   const int64_t rows = tiles.size(tile);
   const int64_t first = tiles.begin(tile);
   float* to = packed + first * k;
-  for (int64_t r = 0; r < rows; ++r) {
-    const float* from = source.row(first + r);
-    for (int64_t i = 0; i < k; ++i) to[i * rows + r] = from[i];
+  // Whole cache lines of every row at a time.
+  constexpr int64_t kBlock = 16;
+  for (int64_t begin = 0; begin < k; begin += kBlock) {
+    const int64_t count = std::min(kBlock, k - begin);
+    for (int64_t r = 0; r < rows; ++r) {
+      const float* from = source.row(first + r) + begin;
+      float* place = to + begin * rows + r;
+      for (int64_t i = 0; i < count; ++i) place[i * rows] = from[i];
+    }
   }
 }
 
