@@ -1,35 +1,19 @@
 #include "expert_worker/expert_metrics.h"
 
 #include <string>
+#include <vector>
+
+#include "common/metric_registry.h"
 
 namespace trunkline::expert {
 
 namespace {
 
-prometheus::Counter& Counter(prometheus::Registry& registry, const char* name,
-                             const char* help) {
-  return prometheus::BuildCounter()
-      .Name(name)
-      .Help(help)
-      .Register(registry)
-      .Add({});
-}
-
-prometheus::Gauge& Gauge(prometheus::Registry& registry, const char* name,
-                         const char* help) {
-  return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add(
-      {});
-}
-
-prometheus::Histogram& Seconds(prometheus::Registry& registry, const char* name,
-                               const char* help) {
-  return prometheus::BuildHistogram()
-      .Name(name)
-      .Help(help)
-      .Register(registry)
-      .Add({},
-           prometheus::Histogram::BucketBoundaries{
-               1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1, 3});
+// A layer takes tens of microseconds to seconds.
+const std::vector<double>& SecondsBuckets() {
+  static const std::vector<double> buckets = {
+      1e-5, 3e-5, 1e-4, 3e-4, 1e-3, 3e-3, 1e-2, 3e-2, 0.1, 0.3, 1, 3};
+  return buckets;
 }
 
 // "unknown placement version" -> "unknown_placement_version".
@@ -44,46 +28,47 @@ std::string LabelOf(dispatch::RefusalCode code) {
 }  // namespace
 
 ExpertMetrics::ExpertMetrics(prometheus::Registry& registry)
-    : frames_received(Counter(registry,
-                              "trunkline_expert_frames_received_total",
-                              "Messages received from trunks")),
-      frames_answered(Counter(registry,
-                              "trunkline_expert_frames_answered_total",
-                              "Dispatch frames computed and answered")),
-      frames_dropped(Counter(
+    : frames_received(AddCounter(registry,
+                                 "trunkline_expert_frames_received_total",
+                                 "Messages received from trunks")),
+      frames_answered(AddCounter(registry,
+                                 "trunkline_expert_frames_answered_total",
+                                 "Dispatch frames computed and answered")),
+      frames_dropped(AddCounter(
           registry, "trunkline_expert_frames_dropped_total",
           "Messages that are no dispatch frame, or whose trunk went away")),
-      routes_executed(Counter(registry, "trunkline_routes_executed_total",
-                              "Routes run through their expert")),
-      routes_returned(Counter(registry, "trunkline_routes_returned_total",
-                              "Routes whose output was sent to a trunk")),
-      rows_received(Counter(registry, "trunkline_expert_rows_received_total",
-                            "Rows received in accepted dispatch frames")),
-      batches(Counter(registry, "trunkline_expert_batches_total",
-                      "Grouped products run")),
-      answer_bytes(Counter(registry, "trunkline_expert_answer_bytes_total",
-                           "Bytes of answers sent")),
-      answers_lost(Counter(registry, "trunkline_expert_answers_lost_total",
-                           "Answers whose trunk was gone when they were sent")),
+      routes_executed(AddCounter(registry, "trunkline_routes_executed_total",
+                                 "Routes run through their expert")),
+      routes_returned(AddCounter(registry, "trunkline_routes_returned_total",
+                                 "Routes whose output was sent to a trunk")),
+      rows_received(AddCounter(registry, "trunkline_expert_rows_received_total",
+                               "Rows received in accepted dispatch frames")),
+      batches(AddCounter(registry, "trunkline_expert_batches_total",
+                         "Grouped products run")),
+      answer_bytes(AddCounter(registry, "trunkline_expert_answer_bytes_total",
+                              "Bytes of answers sent")),
+      answers_lost(
+          AddCounter(registry, "trunkline_expert_answers_lost_total",
+                     "Answers whose trunk was gone when they were sent")),
       queue_seconds(
-          Seconds(registry, "trunkline_expert_queue_seconds",
-                  "From a frame's receipt to the start of its batch")),
-      compute_seconds(Seconds(registry, "trunkline_expert_compute_seconds",
-                              "Duration of a batch")),
-      peers(Gauge(registry, "trunkline_expert_peers", "Connected trunks")),
-      placement_version(Gauge(registry, "trunkline_placement_version",
-                              "Newest placement version served")),
-      experts_bytes(Gauge(registry, "trunkline_expert_loaded_bytes",
-                          "Bytes of packed experts in memory")),
-      memory_limit_bytes(Gauge(registry, "trunkline_expert_memory_limit_bytes",
-                               "Limit for packed experts, 0: none")) {
-  auto& family = prometheus::BuildCounter()
-                     .Name("trunkline_expert_refusals_total")
-                     .Help("Dispatch frames refused, by reason")
-                     .Register(registry);
+          AddHistogram(registry, "trunkline_expert_queue_seconds",
+                       "From a frame's receipt to the start of its batch",
+                       SecondsBuckets())),
+      compute_seconds(AddHistogram(registry, "trunkline_expert_compute_seconds",
+                                   "Duration of a batch", SecondsBuckets())),
+      peers(AddGauge(registry, "trunkline_expert_peers", "Connected trunks")),
+      placement_version(AddGauge(registry, "trunkline_placement_version",
+                                 "Newest placement version served")),
+      experts_bytes(AddGauge(registry, "trunkline_expert_loaded_bytes",
+                             "Bytes of packed experts in memory")),
+      memory_limit_bytes(AddGauge(registry,
+                                  "trunkline_expert_memory_limit_bytes",
+                                  "Limit for packed experts, 0: none")) {
   refusals_[0] = nullptr;
   for (size_t code = 1; code < kCodes; ++code)
-    refusals_[code] = &family.Add(
+    refusals_[code] = &AddCounter(
+        registry, "trunkline_expert_refusals_total",
+        "Dispatch frames refused, by reason",
         {{"reason", LabelOf(static_cast<dispatch::RefusalCode>(code))}});
 }
 

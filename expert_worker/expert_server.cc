@@ -4,7 +4,6 @@
 
 #include <algorithm>
 #include <array>
-#include <exception>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -149,17 +148,9 @@ absl::Status ExpertServer::StartMetrics(const ExpertOptions& options) {
   metrics_->memory_limit_bytes.Set(
       static_cast<double>(options.memory_limit_bytes));
   if (options.metrics_listen.empty()) return absl::OkStatus();
-  try {
-    // Exceptions are this library's way to say that a port is taken.
-    exposer_ = std::make_unique<prometheus::Exposer>(options.metrics_listen, 1);
-  } catch (const std::exception& error) {
-    return absl::UnavailableError(absl::StrCat(
-        "metrics-listen ", options.metrics_listen, ": ", error.what()));
-  }
-  exposer_->RegisterCollectable(registry_);
-  const size_t colon = options.metrics_listen.rfind(':');
-  metrics_address_ = absl::StrCat(options.metrics_listen.substr(0, colon), ":",
-                                  exposer_->GetListeningPorts().front());
+  TL_ASSIGN_OR_RETURN(
+      endpoint_, MetricsEndpoint::Start(options.metrics_listen, registry_));
+  metrics_address_ = endpoint_->address();
   return absl::OkStatus();
 }
 

@@ -12,13 +12,13 @@
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/metric_registry.h"
 #include "control/coordinator_client.h"
 #include "expert_worker/expert_engine.h"
 #include "expert_worker/expert_metrics.h"
 #include "expert_worker/expert_options.h"
 #include "expert_worker/expert_store.h"
 #include "expert_worker/placement_follower.h"
-#include "prometheus/exposer.h"
 #include "prometheus/registry.h"
 
 namespace trunkline::expert {
@@ -61,7 +61,7 @@ class ExpertServer {
   // Destroyed from the last to the first: the client's object outlives the
   // threads that call ReportNow, the registry outlives those that count.
   std::shared_ptr<prometheus::Registry> registry_;
-  std::unique_ptr<prometheus::Exposer> exposer_;
+  std::unique_ptr<MetricsEndpoint> endpoint_;
   std::unique_ptr<ExpertMetrics> metrics_;
   std::unique_ptr<control::CoordinatorClient> client_;
   std::atomic<control::CoordinatorClient*> reporter_{nullptr};

@@ -180,7 +180,7 @@ void ExpertStore::Load(Stage_& stage) {
   Shard::Entries entries;
   const absl::Status status = LoadMissing(stage, &entries);
   absl::erase_if(loaded_,
-                [](const auto& entry) { return entry.second.expired(); });
+                 [](const auto& entry) { return entry.second.expired(); });
   if (Abandoned(stage)) return;
   Publish(stage, [&](StageProgress& progress) {
     progress.status = status;

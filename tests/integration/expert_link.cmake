@@ -6,3 +6,8 @@ trunkline_test(expert_link_test
   SOURCES expert_link_faults_test.cc expert_link_test.cc
   LINK trunkline_mini_cluster trunkline_checkpoint_builder
   TIMEOUT 120)
+
+trunkline_test(expert_cluster_test
+  SOURCES expert_link_cluster_test.cc
+  LINK trunkline_mini_cluster trunkline_checkpoint_builder trunkline_coordinator
+  LABELS process TIMEOUT 180 SERIAL)
