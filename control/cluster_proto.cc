@@ -313,6 +313,7 @@ wire::HeartbeatRequest ToProto(const Heartbeat& heartbeat) {
     message->mutable_executed()->Add(load.executed.begin(),
                                      load.executed.end());
   }
+  request.set_cluster_id(heartbeat.cluster_id);
   request.set_view_epoch(heartbeat.view_epoch);
   request.set_view_revision(heartbeat.view_revision);
   request.set_wants_drain(heartbeat.report.wants_drain);
@@ -342,6 +343,7 @@ absl::StatusOr<Heartbeat> FromProto(const wire::HeartbeatRequest& request) {
     load.executed.assign(message.executed().begin(), message.executed().end());
     heartbeat.report.loads.push_back(std::move(load));
   }
+  heartbeat.cluster_id = request.cluster_id();
   heartbeat.view_epoch = request.view_epoch();
   heartbeat.view_revision = request.view_revision();
   heartbeat.report.wants_drain = request.wants_drain();

@@ -19,6 +19,7 @@ namespace wire = ::trunkline::control::v1;
 struct Heartbeat {
   WorkerId worker;
   uint64_t incarnation = 0;
+  uint64_t cluster_id = 0;
   Report report;
   uint64_t view_epoch = 0, view_revision = 0;  // what the worker follows
 };

@@ -192,6 +192,7 @@ class Client final : public CoordinatorClient {
       const std::lock_guard<std::mutex> lock(mutex_);
       heartbeat.worker = identity_->worker;
       heartbeat.incarnation = identity_->incarnation;
+      heartbeat.cluster_id = identity_->cluster_id;
       report_now_ = false;
     }
     {
@@ -261,6 +262,7 @@ class Client final : public CoordinatorClient {
     wire::LeaveRequest request;
     request.set_worker_id(identity_->worker.value);
     request.set_incarnation(identity_->incarnation);
+    request.set_cluster_id(identity_->cluster_id);
     wire::LeaveResponse response;
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + kLeaveTimeout));
@@ -306,6 +308,7 @@ class Client final : public CoordinatorClient {
     wire::WatchRequest request;
     request.set_worker_id(identity.worker.value);
     request.set_incarnation(identity.incarnation);
+    request.set_cluster_id(identity.cluster_id);
     Call call(this, kWatcherCall);
     const auto reader = stub_->Watch(&call.context(), request);
     wire::ClusterView message;

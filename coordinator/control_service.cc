@@ -79,7 +79,8 @@ grpc::ServerUnaryReactor* ControlService::Leave(
     wire::LeaveResponse* /*response*/) {
   const Reply reply =
       host_->Submit(LeaveEvent{.worker = WorkerId(request->worker_id()),
-                               .incarnation = request->incarnation()},
+                               .incarnation = request->incarnation(),
+                               .cluster_id = request->cluster_id()},
                     "Leave");
   return Finish(context, reply.status);
 }
@@ -106,7 +107,8 @@ absl::Status ControlService::CheckWatcher(const wire::WatchRequest& request) {
   absl::Status known;
   const absl::Status asked = host_->Query([&](const Coordinator& core) {
     const Member* member = core.membership().Find(worker);
-    if (member == nullptr ||
+    if (request.cluster_id() != core.cluster().cluster_id ||
+        member == nullptr ||
         member->record.incarnation != request.incarnation()) {
       known = absl::NotFoundError(
           absl::StrCat("incarnation ", request.incarnation(), " of worker ",

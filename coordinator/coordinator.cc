@@ -164,6 +164,9 @@ Reply Coordinator::Handle(const RegisterEvent& event, DriverContext& context) {
 
 Reply Coordinator::Handle(const HeartbeatEvent& event, DriverContext& context) {
   const control::Heartbeat& heartbeat = event.heartbeat;
+  if (absl::Status status = CheckCluster(heartbeat.cluster_id); !status.ok()) {
+    return Refused(std::move(status));
+  }
   if (absl::Status status = CheckLoads(heartbeat.report); !status.ok()) {
     return Refused(std::move(status));
   }
@@ -173,6 +176,13 @@ Reply Coordinator::Handle(const HeartbeatEvent& event, DriverContext& context) {
     return Refused(std::move(status));
   }
   return Done(HeartbeatReply{.epoch = cluster_.epoch});
+}
+
+absl::Status Coordinator::CheckCluster(uint64_t cluster_id) const {
+  if (cluster_id == cluster_.cluster_id) return absl::OkStatus();
+  return absl::NotFoundError(absl::StrCat("registered in cluster ", cluster_id,
+                                          ", this one is ",
+                                          cluster_.cluster_id));
 }
 
 absl::Status Coordinator::CheckLoads(const control::Report& report) const {
@@ -199,6 +209,9 @@ absl::Status Coordinator::CheckLoads(const control::Report& report) const {
 }
 
 Reply Coordinator::Handle(const LeaveEvent& event, DriverContext& context) {
+  if (absl::Status status = CheckCluster(event.cluster_id); !status.ok()) {
+    return Refused(std::move(status));
+  }
   if (absl::Status status = membership_.Leave(event.worker, event.incarnation,
                                               context.moment.now);
       !status.ok()) {

@@ -57,6 +57,7 @@ class Coordinator {
   Reply Handle(const AbandonEvent& event, DriverContext& context);
   Reply Handle(const PinEvent& event, DriverContext& context);
   Reply Handle(const DrainEvent& event, DriverContext& context);
+  absl::Status CheckCluster(uint64_t cluster_id) const;
   absl::Status CheckLoads(const control::Report& report) const;
   Actions Run(const Event* event, Moment moment);
   void Settle(bool forced, DriverContext& context, Actions* actions);

@@ -31,6 +31,7 @@ struct HeartbeatEvent {
 struct LeaveEvent {
   WorkerId worker;
   uint64_t incarnation = 0;
+  uint64_t cluster_id = 0;
 };
 
 // Starts a change to `map` (its version is given by the coordinator).

@@ -120,6 +120,7 @@ class DrivenCluster {
     control::Heartbeat heartbeat;
     heartbeat.worker = identity.worker;
     heartbeat.incarnation = identity.incarnation;
+    heartbeat.cluster_id = identity.cluster_id;
     heartbeat.view_epoch = view.epoch;
     heartbeat.view_revision = view.revision;
     heartbeat.report = std::move(report);

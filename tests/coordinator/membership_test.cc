@@ -122,6 +122,7 @@ TEST(CoordinatorMembership, ALateHeartbeatDoesNotBringTheLeaseBack) {
   control::Heartbeat late;
   late.worker = cluster.Id("a");
   late.incarnation = 1;
+  late.cluster_id = 77;
   Moment moment = cluster.At();
   moment.now += absl::Seconds(2);
   const Actions actions =
@@ -136,6 +137,7 @@ TEST(CoordinatorMembership, TheOlderOfTwoProcessesWithOneNameHasToStop) {
   control::Heartbeat heartbeat;
   heartbeat.worker = older->worker;
   heartbeat.incarnation = older->incarnation;
+  heartbeat.cluster_id = older->cluster_id;
   const Reply reply = cluster.Do(HeartbeatEvent{.heartbeat = heartbeat});
   EXPECT_EQ(reply.status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(Message(reply.status), HasSubstr("replaced"));
@@ -150,8 +152,28 @@ TEST(CoordinatorMembership, HeartbeatsNobodyKnowsAreNotFound) {
   ASSERT_TRUE(cluster.Join("a", kExpertRole).ok());
   heartbeat.worker = cluster.Id("a");
   heartbeat.incarnation = 99;
+  heartbeat.cluster_id = 77;
   EXPECT_EQ(cluster.Do(HeartbeatEvent{.heartbeat = heartbeat}).status.code(),
             absl::StatusCode::kNotFound);
+}
+
+// A coordinator that lost its memory gives the same small ids to others.
+TEST(CoordinatorMembership, AnIdentityOfAnotherClusterCountsForNothing) {
+  DrivenCluster cluster(TestOptions(1));
+  ASSERT_TRUE(cluster.Join("a", kExpertRole).ok());
+  control::Heartbeat heartbeat;
+  heartbeat.worker = cluster.Id("a");
+  heartbeat.incarnation = 1;
+  heartbeat.cluster_id = 78;
+  EXPECT_EQ(cluster.Do(HeartbeatEvent{.heartbeat = heartbeat}).status.code(),
+            absl::StatusCode::kNotFound);
+  EXPECT_EQ(
+      cluster
+          .Do(LeaveEvent{
+              .worker = cluster.Id("a"), .incarnation = 1, .cluster_id = 78})
+          .status.code(),
+      absl::StatusCode::kNotFound);
+  EXPECT_TRUE(cluster.View().workers[0].alive);
 }
 
 TEST(CoordinatorMembership, LoadsOfAnotherShapeAreRefusedNamingTheLayer) {
@@ -173,12 +195,16 @@ TEST(CoordinatorMembership, LoadsOfAnotherShapeAreRefusedNamingTheLayer) {
 TEST(CoordinatorMembership, LeavingEndsTheLeaseAtOnceAndKeepsTheIdentity) {
   DrivenCluster cluster(TestOptions(1));
   const auto identity = cluster.Join("a", kExpertRole);
-  EXPECT_EQ(cluster.Do(LeaveEvent{.worker = identity->worker, .incarnation = 9})
-                .status.code(),
-            absl::StatusCode::kNotFound);
+  EXPECT_EQ(
+      cluster
+          .Do(LeaveEvent{
+              .worker = identity->worker, .incarnation = 9, .cluster_id = 77})
+          .status.code(),
+      absl::StatusCode::kNotFound);
   EXPECT_TRUE(cluster
                   .Do(LeaveEvent{.worker = identity->worker,
-                                 .incarnation = identity->incarnation})
+                                 .incarnation = identity->incarnation,
+                                 .cluster_id = 77})
                   .status.ok());
   EXPECT_FALSE(cluster.View().workers[0].alive);
   EXPECT_EQ(cluster.Join("a", kExpertRole)->worker, identity->worker);

@@ -134,6 +134,7 @@ TEST_F(PlacementLife, TheOldVersionStaysUntilTheTrunkFollowsTheNewOne) {
   control::Heartbeat behind;
   behind.worker = cluster.Id("t");
   behind.incarnation = 1;
+  behind.cluster_id = 77;
   behind.view_epoch = before.epoch;
   behind.view_revision = before.revision;
   ASSERT_TRUE(cluster.Do(HeartbeatEvent{.heartbeat = behind}).status.ok());
@@ -167,7 +168,9 @@ TEST_F(PlacementLife, ATrunkThatSaidGoodbyeHoldsNothing) {
   ASSERT_TRUE(ApplyRotated().status.ok());
   cluster.Settle({"a", "b"});
   ASSERT_TRUE(
-      cluster.Do(LeaveEvent{.worker = cluster.Id("t"), .incarnation = 1})
+      cluster
+          .Do(LeaveEvent{
+              .worker = cluster.Id("t"), .incarnation = 1, .cluster_id = 77})
           .status.ok());
   EXPECT_EQ(StateOf(cluster, 1), VersionState::kRetired);
 }

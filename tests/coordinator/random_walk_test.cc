@@ -174,6 +174,7 @@ class Walk {
     control::Heartbeat heartbeat;
     heartbeat.worker = worker->identity->worker;
     heartbeat.incarnation = worker->identity->incarnation;
+    heartbeat.cluster_id = worker->identity->cluster_id;
     heartbeat.view_epoch = worker->view.epoch;
     heartbeat.view_revision = worker->view.revision;
     heartbeat.report.oldest_in_flight = worker->in_flight;
@@ -232,7 +233,8 @@ class Walk {
       case 10:
         if (SimWorker& w = Pick(); w.identity) {
           Do(LeaveEvent{.worker = w.identity->worker,
-                        .incarnation = w.identity->incarnation});
+                        .incarnation = w.identity->incarnation,
+                        .cluster_id = w.identity->cluster_id});
           w.running = false;
         }
         break;

@@ -1,0 +1,268 @@
+// The SQLite store: what was committed comes back whole, whatever happened to
+// the process.
+
+#include "coordinator/store_sqlite.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <signal.h>
+#include <sqlite3.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include <filesystem>
+#include <fstream>
+
+#include "common/random.h"
+#include "tests/coordinator/cluster_fixture.h"
+
+namespace trunkline::coordinator {
+namespace {
+
+using testing::HasSubstr;
+
+class StoreSqlite : public testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = std::filesystem::path(testing::TempDir()) /
+              ("store-" + std::to_string(getpid()));
+    std::filesystem::create_directories(folder_);
+    path_ = (folder_ / "state.db").string();
+  }
+  void TearDown() override { std::filesystem::remove_all(folder_); }
+
+  std::filesystem::path folder_;
+  std::string path_;
+};
+
+WorkerRecord TestWorker(uint32_t id, uint64_t incarnation) {
+  WorkerRecord worker;
+  worker.id = WorkerId(id);
+  worker.registration =
+      TestRegistration("worker-" + std::to_string(id), kExpertRole);
+  worker.registration.moe_layers.clear();
+  worker.registration.speed = 1.5;
+  worker.registration.memory_bytes = ~uint64_t{0} - 5;
+  worker.incarnation = incarnation;
+  worker.alive = incarnation % 2 == 0;
+  worker.cordoned = true;
+  worker.versions = {{.version = PlacementVersion(incarnation + 1),
+                      .state = control::ShardState::kFailed,
+                      .error = "it's broken",
+                      .bytes_loaded = 0,
+                      .bytes_total = 0}};
+  return worker;
+}
+
+PlacementRecord TestPlacement(uint64_t version) {
+  PlacementRecord record;
+  record.map = *placement::InitialPlacement(
+      PlacementVersion(version), TestShapes(), {WorkerId(0), WorkerId(1)}, 1);
+  record.state = placement::VersionState::kStaging;
+  record.origin = "apply";
+  record.reason = "none";
+  if (version > 1) record.replaces = PlacementVersion(version - 1);
+  return record;
+}
+
+// Change number n touches every table, so that a torn one shows.
+StoreChange NumberedChange(uint64_t n) {
+  StoreChange change;
+  ClusterRecord cluster;
+  cluster.next_worker = static_cast<uint32_t>(n);
+  cluster.next_version = n;
+  cluster.next_history = n;
+  cluster.pinned = n % 2 == 1;
+  cluster.pin_reason = std::to_string(n);
+  cluster.model = ClusterModel{.model_digest = std::to_string(n),
+                               .numerics_class = "portable",
+                               .self_check_digest = "c",
+                               .moe_layers = TestShapes(),
+                               .registered_by = "a",
+                               .sizes_from_expert = true};
+  change.cluster = cluster;
+  change.workers = {TestWorker(0, n), TestWorker(1, n)};
+  change.placements = {TestPlacement(n)};
+  if (n > 3) change.forgotten_placements = {PlacementVersion(n - 3)};
+  change.history = {{.sequence = n,
+                     .at = absl::FromUnixSeconds(static_cast<int64_t>(n)),
+                     .version = PlacementVersion(n),
+                     .state = placement::VersionState::kStaging,
+                     .detail = "change"}};
+  change.history_from = n > 5 ? n - 5 : 0;
+  return change;
+}
+
+// Exactly what changes 1 to n leave behind.
+void ExpectWholeChange(const StoreContents& contents, uint64_t n) {
+  EXPECT_EQ(contents.cluster.next_worker, n);
+  EXPECT_EQ(contents.cluster.next_version, n);
+  EXPECT_EQ(contents.cluster.pin_reason, std::to_string(n));
+  ASSERT_TRUE(contents.cluster.model.has_value());
+  EXPECT_EQ(contents.cluster.model->model_digest, std::to_string(n));
+  EXPECT_EQ(contents.cluster.model->moe_layers.size(), 2u);
+  ASSERT_EQ(contents.workers.size(), 2u);
+  for (const WorkerRecord& worker : contents.workers) {
+    EXPECT_EQ(worker.incarnation, n);
+    ASSERT_EQ(worker.versions.size(), 1u);
+    EXPECT_EQ(worker.versions[0].version.value, n + 1);
+  }
+  ASSERT_EQ(contents.placements.size(), std::min<uint64_t>(n, 3));
+  EXPECT_EQ(contents.placements.back().map.version.value, n);
+  ASSERT_EQ(contents.history.size(), n > 5 ? 6u : n);
+  EXPECT_EQ(contents.history.back().sequence, n);
+}
+
+TEST_F(StoreSqlite, GivesBackEveryFieldAndBeginsAnEpochPerOpening) {
+  {
+    auto store = OpenSqliteStore(path_, 1234567890123456789ull);
+    ASSERT_TRUE(store.ok()) << store.status();
+    const auto fresh = (*store)->Load();
+    ASSERT_TRUE(fresh.ok());
+    EXPECT_EQ(fresh->cluster.epoch, 1u);
+    EXPECT_EQ(fresh->cluster.cluster_id, 1234567890123456789ull);
+    EXPECT_EQ(fresh->cluster.next_version, 1u);
+    EXPECT_FALSE(fresh->cluster.model.has_value());
+    for (uint64_t n = 1; n <= 7; ++n) {
+      const absl::Status status = (*store)->Commit(NumberedChange(n));
+      ASSERT_TRUE(status.ok()) << status;
+    }
+  }
+  auto store = OpenSqliteStore(path_, 5);
+  ASSERT_TRUE(store.ok()) << store.status();
+  const auto contents = (*store)->Load();
+  ASSERT_TRUE(contents.ok()) << contents.status();
+  EXPECT_EQ(contents->cluster.epoch, 2u);
+  EXPECT_EQ(contents->cluster.cluster_id, 1234567890123456789ull);
+  ExpectWholeChange(*contents, 7);
+  const WorkerRecord want = TestWorker(1, 7);
+  const WorkerRecord& got = contents->workers[1];
+  EXPECT_EQ(got.registration.name, want.registration.name);
+  EXPECT_EQ(got.registration.role, want.registration.role);
+  EXPECT_EQ(got.registration.memory_bytes, want.registration.memory_bytes);
+  EXPECT_EQ(got.registration.speed, 1.5);
+  EXPECT_EQ(got.registration.data_address, want.registration.data_address);
+  EXPECT_EQ(got.alive, want.alive);
+  EXPECT_TRUE(got.cordoned);
+  EXPECT_FALSE(got.leaving);
+  EXPECT_EQ(got.versions[0].error, "it's broken");
+  EXPECT_EQ(got.versions[0].state, control::ShardState::kFailed);
+  EXPECT_EQ(contents->placements[2].map.layers[1].replicas,
+            TestPlacement(7).map.layers[1].replicas);
+  EXPECT_EQ(contents->placements[2].replaces, PlacementVersion(6));
+}
+
+TEST_F(StoreSqlite, ASecondCoordinatorOnTheSameFileIsRefused) {
+  auto first = OpenSqliteStore(path_, 1);
+  ASSERT_TRUE(first.ok());
+  const auto second = OpenSqliteStore(path_, 2);
+  EXPECT_EQ(second.status().code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(std::string(second.status().message()), HasSubstr(path_));
+  first->reset();
+  EXPECT_TRUE(OpenSqliteStore(path_, 2).ok());
+}
+
+TEST_F(StoreSqlite, RefusesFilesThatAreNotItsOwnNamingThem) {
+  {
+    std::ofstream(path_) << "these are no pages of a database, not at all. "
+                         << std::string(8192, 'x');
+  }
+  EXPECT_EQ(OpenSqliteStore(path_, 1).status().code(),
+            absl::StatusCode::kDataLoss);
+  const auto missing =
+      OpenSqliteStore((folder_ / "no/such/dir.db").string(), 1);
+  EXPECT_EQ(missing.status().code(), absl::StatusCode::kNotFound);
+  EXPECT_THAT(std::string(missing.status().message()), HasSubstr("no/such"));
+
+  const auto make = [&](const char* name, const char* sql) {
+    const std::string path = (folder_ / name).string();
+    sqlite3* db = nullptr;
+    EXPECT_EQ(sqlite3_open(path.c_str(), &db), SQLITE_OK);
+    EXPECT_EQ(sqlite3_exec(db, sql, nullptr, nullptr, nullptr), SQLITE_OK);
+    sqlite3_close(db);
+    return OpenSqliteStore(path, 1).status();
+  };
+  EXPECT_THAT(std::string(make("other", "CREATE TABLE t (x)").message()),
+              HasSubstr("another program"));
+  EXPECT_THAT(std::string(make("newer", "PRAGMA user_version = 9").message()),
+              HasSubstr("schema version 9"));
+}
+
+TEST_F(StoreSqlite, DamagedRowsAreNamedAndNeverTrusted) {
+  {
+    auto store = OpenSqliteStore(path_, 1);
+    ASSERT_TRUE(store.ok());
+    ASSERT_TRUE((*store)->Commit(NumberedChange(1)).ok());
+  }
+  const std::pair<const char*, const char*> damages[] = {
+      {"UPDATE placements SET document = '{'", "placement version 1"},
+      {"UPDATE placements SET state = 44", "state 44"},
+      {"UPDATE workers SET role = 3", "role 3"},
+      {"UPDATE worker_versions SET state = 0", "shard state 0"},
+      {"DELETE FROM cluster", "no cluster row"}};
+  for (const auto& [sql, said] : damages) {
+    const std::string copy = (folder_ / "copy.db").string();
+    std::filesystem::copy_file(
+        path_, copy, std::filesystem::copy_options::overwrite_existing);
+    sqlite3* db = nullptr;
+    ASSERT_EQ(sqlite3_open(copy.c_str(), &db), SQLITE_OK);
+    ASSERT_EQ(sqlite3_exec(db, sql, nullptr, nullptr, nullptr), SQLITE_OK);
+    sqlite3_close(db);
+    auto store = OpenSqliteStore(copy, 1);
+    const absl::Status status =
+        store.ok() ? (*store)->Load().status() : store.status();
+    EXPECT_EQ(status.code(), absl::StatusCode::kDataLoss) << sql;
+    EXPECT_THAT(std::string(status.message()), HasSubstr(said));
+    EXPECT_THAT(std::string(status.message()), HasSubstr(copy));
+  }
+}
+
+// A child commits changes 1, 2, 3, ... and says so after each; it is killed at
+// a random moment. The file then holds every change it spoke of, and nothing
+// that is half a change.
+TEST_F(StoreSqlite, AKilledWriterLeavesTheLastChangeWhole) {
+  RandomStream random(20260101);
+  uint64_t most = 0;
+  for (int round = 0; round < 40; ++round) {
+    const std::string path = (folder_ / std::to_string(round)).string();
+    int pipes[2];
+    ASSERT_EQ(pipe(pipes), 0);
+    const pid_t child = fork();
+    ASSERT_GE(child, 0);
+    if (child == 0) {
+      auto store = OpenSqliteStore(path, 1);
+      if (!store.ok()) _exit(1);
+      for (uint64_t n = 1;; ++n) {
+        if (!(*store)->Commit(NumberedChange(n)).ok()) _exit(2);
+        if (write(pipes[1], &n, sizeof(n)) != sizeof(n)) _exit(3);
+      }
+    }
+    close(pipes[1]);
+    // Wait for the first change, then for a random while.
+    uint64_t said = 0;
+    ASSERT_EQ(read(pipes[0], &said, sizeof(said)),
+              static_cast<ssize_t>(sizeof(said)));
+    usleep(static_cast<useconds_t>(random.NextBelow(20'000)));
+    kill(child, SIGKILL);
+    int status = 0;
+    ASSERT_EQ(waitpid(child, &status, 0), child);
+    ASSERT_TRUE(WIFSIGNALED(status)) << "child ended by itself: " << status;
+    for (uint64_t n; read(pipes[0], &n, sizeof(n)) == sizeof(n);) said = n;
+    close(pipes[0]);
+
+    auto store = OpenSqliteStore(path, 2);
+    ASSERT_TRUE(store.ok()) << store.status();
+    const auto contents = (*store)->Load();
+    ASSERT_TRUE(contents.ok()) << contents.status();
+    const uint64_t found = contents->cluster.next_version;
+    EXPECT_GE(found, said);
+    EXPECT_LE(found, said + 1);
+    EXPECT_EQ(contents->cluster.epoch, 2u);
+    ExpectWholeChange(*contents, found);
+    most = std::max(most, found);
+  }
+  EXPECT_GT(most, 1u);  // the kills did not all come at the start
+}
+
+}  // namespace
+}  // namespace trunkline::coordinator
