@@ -111,26 +111,61 @@ class Scan {
   std::string out_;
 };
 
-// nlohmann keeps the last of two equal keys; a checkpoint with two says two
-// things at once.
-class DuplicateKeys {
+// A first pass that builds nothing: finds the first fault, and two equal keys
+// of one object. nlohmann's own tree keeps the last of two; a checkpoint with
+// two says two things at once. (Its tree builder could ask a callback instead,
+// but then looks through all siblings at the end of each object: a header of
+// forty thousand tensors would take minutes.)
+class StrictPass final : public nlohmann::json_sax<json> {
  public:
-  bool operator()(int /*depth*/, json::parse_event_t event, json& parsed) {
-    if (event == json::parse_event_t::object_start) {
-      keys_.emplace_back();
-    } else if (event == json::parse_event_t::object_end) {
-      keys_.pop_back();
-    } else if (event == json::parse_event_t::key) {
-      const auto& key = parsed.get_ref<const std::string&>();
-      if (!keys_.back().insert(key).second && first_.empty()) first_ = key;
-    }
+  bool null() override { return true; }
+  bool boolean(bool) override { return true; }
+  bool number_integer(number_integer_t) override { return true; }
+  bool number_unsigned(number_unsigned_t) override { return true; }
+  bool number_float(number_float_t, const string_t&) override { return true; }
+  bool string(string_t&) override { return true; }
+  bool binary(binary_t&) override { return true; }
+  bool start_array(size_t) override { return true; }
+  bool end_array() override { return true; }
+  bool start_object(size_t) override {
+    keys_.emplace_back();
     return true;
   }
-  const std::string& first() const { return first_; }
+  bool end_object() override {
+    keys_.pop_back();
+    return true;
+  }
+  bool key(string_t& name) override {
+    if (keys_.back().insert(name).second) return true;
+    is_duplicate_ = true;
+    duplicate_ = name;
+    return false;
+  }
+  bool parse_error(size_t position, const std::string&,
+                   const json::exception& error) override {
+    position_ = position > 0 ? position - 1 : 0;
+    fault_ = error.what();
+    // "[json.exception.parse_error.101] parse error at line 1, column 2: X":
+    // the position is said by ErrorAt.
+    const size_t colon = fault_.find(": ");
+    if (colon != std::string::npos) fault_ = fault_.substr(colon + 2);
+    return false;
+  }
+
+  absl::Status Judge(absl::string_view text, const std::string& file) const {
+    if (is_duplicate_) {
+      return absl::InvalidArgumentError(
+          absl::StrCat(file, ": the name \"", duplicate_, "\" is given twice"));
+    }
+    return ErrorAt(text, position_, file, absl::StrCat("not JSON: ", fault_));
+  }
 
  private:
   std::vector<std::set<std::string>> keys_;
-  std::string first_;
+  bool is_duplicate_ = false;
+  std::string duplicate_;
+  size_t position_ = 0;
+  std::string fault_;
 };
 
 }  // namespace
@@ -144,31 +179,11 @@ absl::StatusOr<json> ParseJson(absl::string_view text, const std::string& file,
   }
   auto scanned = Scan(text, file, limits.depth_max).Run();
   if (!scanned.ok()) return scanned.status();
-  DuplicateKeys duplicates;
-  try {
-    json value = json::parse(
-        scanned->begin(), scanned->end(),
-        [&duplicates](int depth, json::parse_event_t event, json& parsed) {
-          return duplicates(depth, event, parsed);
-        });
-    if (!duplicates.first().empty()) {
-      return absl::InvalidArgumentError(absl::StrCat(
-          file, ": the name \"", duplicates.first(), "\" is given twice"));
-    }
-    return value;
-  } catch (const json::parse_error& error) {
-    const size_t position = error.byte > 0 ? error.byte - 1 : 0;
-    std::string what = error.what();
-    // "[json.exception.parse_error.101] parse error at line 1, column 2: X":
-    // the position is said already.
-    const size_t colon = what.find(": ");
-    if (colon != std::string::npos) what = what.substr(colon + 2);
-    return ErrorAt(text, position, file, absl::StrCat("not JSON: ", what));
-  } catch (
-      const json::exception& error) {  // a number beyond the largest double
-    return absl::InvalidArgumentError(
-        absl::StrCat(file, ": not JSON: ", error.what()));
-  }
+  StrictPass pass;
+  if (!json::sax_parse(scanned->begin(), scanned->end(), &pass))
+    return pass.Judge(text, file);
+  return json::parse(scanned->begin(), scanned->end(), nullptr,
+                     /*allow_exceptions=*/false);
 }
 
 bool ReadJsonNumber(const json& value, double* number) {

@@ -13,6 +13,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
+#include "absl/strings/str_join.h"
 #include "common/bfloat16.h"
 #include "common/status_macros.h"
 #include "model/tensor_names.h"
@@ -155,17 +156,19 @@ absl::Status WriteText(const std::string& path, const std::string& text) {
   return file.Finish();
 }
 
+// Written as text: an ordered JSON object looks through all its names for each
+// new one.
 std::string HeaderOf(const Shard& shard) {
-  nlohmann::ordered_json header;
-  header["__metadata__"] = {{"format", "pt"}};
+  std::string text = R"({"__metadata__":{"format":"pt"})";
   int64_t offset = 0;
   for (const OutTensor& tensor : shard) {
-    header[tensor.name] = {{"dtype", std::string(DTypeName(tensor.dtype))},
-                           {"shape", tensor.shape},
-                           {"data_offsets", {offset, offset + tensor.bytes}}};
+    absl::StrAppend(&text, ",\"", tensor.name, "\":{\"dtype\":\"",
+                    DTypeName(tensor.dtype), "\",\"shape\":[",
+                    absl::StrJoin(tensor.shape, ","), "],\"data_offsets\":[",
+                    offset, ",", offset + tensor.bytes, "]}");
     offset += tensor.bytes;
   }
-  std::string text = header.dump();
+  text += '}';
   text.resize((text.size() + 7) / 8 * 8, ' ');
   std::string length(8, '\0');
   for (int i = 0; i < 8; ++i)
@@ -239,7 +242,7 @@ absl::Status WriteWeights(const SynthesisSpec& spec,
     return writer.WriteShard(shards[0],
                              absl::StrCat(directory, "/model.safetensors"));
   }
-  nlohmann::ordered_json index;
+  nlohmann::json index;
   index["metadata"] = {{"total_size", bytes}};
   for (size_t s = 0; s < shards.size(); ++s) {
     const std::string name =
@@ -272,6 +275,11 @@ absl::Status SynthesizeCheckpoint(const SynthesisSpec& spec,
   if (spec.router_dtype != DType::kF32 && spec.router_dtype != spec.dtype) {
     return absl::InvalidArgumentError(
         "the router's type is F32 or the type of the projections");
+  }
+  if (spec.trunk_prefix != "backbone." && spec.trunk_prefix != "model.") {
+    return absl::InvalidArgumentError(
+        absl::StrCat("trunk prefix \"", spec.trunk_prefix,
+                     "\": backbone. and model. are written"));
   }
   TL_ASSIGN_OR_RETURN(const std::string config_text,
                       ConfigJson(spec.config, spec.dtype, spec.spelling));

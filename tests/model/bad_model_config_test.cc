@@ -415,6 +415,7 @@ TEST(BadJson, NamesLineAndColumn) {
            Case{"{\"a\": 1} x", "c.json:1:10"},
            Case{"{\"a\": \"open", "c.json:1:"},
            Case{"{\"a\": 1, \"a\": 2}", "\"a\" is given twice"},
+           Case{"{\"\": 1, \"\": 2}", "\"\" is given twice"},
            Case{"{\"a\": 1e999}", "1e999"},
            Case{"{\"a\": \"\x7f\"}", "U+007F"},
            Case{"{\"a\": \"\\u007F\"}", "U+007F"},

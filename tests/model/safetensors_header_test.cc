@@ -4,6 +4,7 @@
 #include <string>
 #include <vector>
 
+#include "absl/strings/str_cat.h"
 #include "model/safetensors_file.h"
 #include "tests/model/checkpoint_builder.h"
 
@@ -179,6 +180,23 @@ INSTANTIATE_TEST_SUITE_P(Table, BadSafetensorsHeader,
                          [](const ::testing::TestParamInfo<BadHeader>& bad) {
                            return std::string(bad.param.name);
                          });
+
+// As many tensors as the largest release holds. A reader that looks through all
+// of them for each would run into this test's time limit.
+TEST(SafetensorsHeader, AHundredThousandTensorsAreRead) {
+  constexpr int kTensors = 165'860;
+  std::string json = "{";
+  for (int i = 0; i < kTensors; ++i) {
+    absl::StrAppend(&json, i == 0 ? "" : ",", "\"t", i,
+                    R"(":{"dtype":"U8","shape":[1],"data_offsets":[)", i, ",",
+                    i + 1, "]}");
+  }
+  const auto header =
+      Parse(SafetensorsBytes(json + "}", std::string(kTensors, 'x')));
+  ASSERT_TRUE(header.ok()) << header.status();
+  EXPECT_EQ(header->tensors.size(), size_t{kTensors});
+  EXPECT_EQ(header->tensors.back().name, "t165859");
+}
 
 // Whatever prefix of a good file is left, it is an error and never a crash.
 TEST(SafetensorsHeader, EveryTruncationIsAnError) {
