@@ -33,6 +33,7 @@ struct Outgoing {
 struct Connection {
   enum class State {
     kLookingUp,   // waits for the addresses of a host name
+    kKnocking,    // waits for the answer at the peer's door
     kConnecting,  // waits for the peer's hello
     kUp,
   };
@@ -47,11 +48,12 @@ struct Connection {
   const bool accepted;  // else dialed. An accepted one has no event until kUp.
   std::string peer;     // for messages: "10.0.0.2:4000"
   State state = State::kLookingUp;
-  ucp_ep_h endpoint = nullptr;  // null while looking up
+  ucp_ep_h endpoint = nullptr;  // null before kConnecting
   // A dialed host's addresses; those before next_address have failed or are
   // being tried.
   std::vector<SocketAddress> addresses;
   size_t next_address = 0;
+  uint64_t ticket = 0;  // of a dialed one, from the peer's door
   absl::Time connect_deadline;
   absl::Time last_heard;
   bool heartbeat_pending = false;

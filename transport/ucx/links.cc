@@ -11,7 +11,6 @@
 namespace trunkline::transport::ucx {
 namespace {
 
-constexpr size_t kConnectionsMax = 4096;
 // One Drive lets UCX run for about this long, so that the mutex is free again
 // soon and heartbeats are not late: with large messages a round of progress is
 // a copy of a megabyte.
@@ -29,6 +28,7 @@ absl::StatusOr<std::unique_ptr<Links>> Links::Create(const Options& options,
   TL_ASSIGN_OR_RETURN(auto context, UcxContext::Create());
   auto out =
       std::unique_ptr<Links>(new Links(options, pool, std::move(context)));
+  TL_RETURN_IF_ERROR(out->door_.Open());
   TL_RETURN_IF_ERROR(out->SetHandlers());
   return out;
 }
@@ -40,15 +40,12 @@ Links::Links(const Options& options, BufferPool* pool,
       now_(Now()),
       last_tick_(now_),
       next_tick_(now_ + options.heartbeat_interval),
+      door_(options.connect_timeout),
       context_(std::move(context)) {}
 
 Links::~Links() {
-  for (ucp_listener_h listener : listeners_) {
-    for (ucp_conn_request_h request : accepting_)
-      ucp_listener_reject(listener, request);
-    accepting_.clear();
-    ucp_listener_destroy(listener);
-  }
+  tickets_.clear();
+  CloseIdleListeners();
   for (auto& [id, connection] : connections_) DropEndpoint(connection.get());
   connections_.clear();
   const absl::Time end = Now() + kCloseTimeout;
@@ -85,36 +82,7 @@ absl::Status Links::SetHandlers() {
 }
 
 absl::StatusOr<SocketAddress> Links::Listen(const SocketAddress& address) {
-  const std::string where = FormatHostPort(ToHostPort(address));
-  ucp_listener_params_t params{};
-  params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR |
-                      UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
-  params.sockaddr.addr = address.get();
-  params.sockaddr.addrlen = address.length;
-  params.conn_handler.cb = &OnConnectionRequest;
-  params.conn_handler.arg = this;
-  ucp_listener_h listener = nullptr;
-  const ucs_status_t status =
-      ucp_listener_create(context_->worker(), &params, &listener);
-  if (status == UCS_ERR_BUSY) {
-    return absl::AlreadyExistsError(
-        absl::StrCat("ucx://", where, " is in use"));
-  }
-  if (status != UCS_OK) {
-    return absl::UnavailableError(
-        absl::StrCat("can't listen on ucx://", where, ": ", Describe(status)));
-  }
-  listeners_.push_back(listener);
-  ucp_listener_attr_t attributes{};
-  attributes.field_mask = UCP_LISTENER_ATTR_FIELD_SOCKADDR;
-  const ucs_status_t queried = ucp_listener_query(listener, &attributes);
-  if (queried != UCS_OK) {
-    return absl::UnavailableError(absl::StrCat(
-        "ucx://", where, ": no listener address: ", Describe(queried)));
-  }
-  SocketAddress out = address;
-  out.storage = attributes.sockaddr;
-  return out;
+  return door_.Listen(address);
 }
 
 Connection* Links::Find(ConnectionId id) {
@@ -154,37 +122,20 @@ void Links::DialAddresses(
     return;
   }
   connection->addresses = *std::move(addresses);
-  connection->state = Connection::State::kConnecting;
   TryNextAddress(connection, absl::UnavailableError("no address"));
 }
 
-void Links::TryNextAddress(Connection* connection, absl::Status last_error) {
-  while (connection->next_address < connection->addresses.size()) {
-    const SocketAddress& address =
-        connection->addresses[connection->next_address++];
-    ucp_ep_params_t params{};
-    params.field_mask =
-        UCP_EP_PARAM_FIELD_FLAGS | UCP_EP_PARAM_FIELD_SOCK_ADDR |
-        UCP_EP_PARAM_FIELD_ERR_HANDLER | UCP_EP_PARAM_FIELD_ERR_HANDLING_MODE;
-    params.flags = UCP_EP_PARAMS_FLAGS_CLIENT_SERVER;
-    params.sockaddr.addr = address.get();
-    params.sockaddr.addrlen = address.length;
-    params.err_handler.cb = &OnEndpointError;
-    params.err_handler.arg = this;
-    params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
-    const ucs_status_t status =
-        ucp_ep_create(context_->worker(), &params, &connection->endpoint);
-    if (status == UCS_OK) {
-      by_endpoint_[connection->endpoint] = connection->id;
-      PostHello(connection);
-      return;
-    }
-    connection->endpoint = nullptr;
-    last_error = absl::UnavailableError(Describe(status));
+void Links::TryNextAddress(Connection* connection,
+                           const absl::Status& last_error) {
+  if (connection->next_address < connection->addresses.size()) {
+    connection->state = Connection::State::kKnocking;
+    door_.Knock(connection->id,
+                connection->addresses[connection->next_address++]);
+    return;
   }
-  TakeDown(connection, absl::UnavailableError(absl::StrCat(
-                           "can't connect to ucx://", connection->peer, ": ",
-                           last_error.message())));
+  TakeDown(connection,
+           Annotate(last_error,
+                    absl::StrCat("can't connect to ucx://", connection->peer)));
 }
 
 void Links::OnConnectionRequest(ucp_conn_request_h request, void* arg) {
@@ -200,12 +151,6 @@ void Links::Accept(ucp_conn_request_h request) {
     address.storage = attributes.client_address;
     address.length = sizeof address.storage;
     peer = FormatHostPort(ToHostPort(address));
-  }
-  if (connections_.size() >= kConnectionsMax) {
-    TL_LOG_WARN("ucx: connection of {} refused: {} are open, which is the most",
-                peer, kConnectionsMax);
-    ucp_listener_reject(listeners_.front(), request);
-    return;
   }
   ucp_ep_params_t params{};
   params.field_mask = UCP_EP_PARAM_FIELD_CONN_REQUEST |
@@ -250,14 +195,6 @@ void Links::ActOnFailures() {
     Connection* const connection = Find(failure.connection);
     if (connection == nullptr || connection->endpoint != failure.endpoint)
       continue;  // already acted on
-    if (connection->state == Connection::State::kConnecting &&
-        !connection->accepted &&
-        failure.why.code() == absl::StatusCode::kUnavailable) {
-      // Nobody there; the host may have another address.
-      DropEndpoint(connection);
-      TryNextAddress(connection, std::move(failure.why));
-      continue;
-    }
     TakeDown(connection,
              Annotate(failure.why, absl::StrCat("peer ", connection->peer)));
   }
@@ -280,6 +217,7 @@ void Links::DropEndpoint(Connection* connection) {
 
 void Links::TakeDown(Connection* connection, const absl::Status& why) {
   const ConnectionId id = connection->id;
+  if (connection->state == Connection::State::kKnocking) door_.Forget(id);
   const bool announced =
       !connection->accepted || connection->state == Connection::State::kUp;
   DropEndpoint(connection);
@@ -329,6 +267,7 @@ void Links::Drive() {
   }
   if (now_ >= next_tick_) Tick();
   ActOnFailures();
+  CloseIdleListeners();
   Reap();
 }
 
@@ -345,6 +284,8 @@ void Links::Tick() {
   for (ConnectionId id : ids) {
     if (Connection* const connection = Find(id)) Judge(connection, held_up);
   }
+  absl::erase_if(tickets_,
+                 [&](const auto& ticket) { return now_ >= ticket.second; });
 }
 
 void Links::Judge(Connection* connection, bool held_up) {

@@ -2,8 +2,11 @@
 
 // All connections of one UCX worker: the state machine of the backend.
 //
-//   Dial -> kLookingUp -> kConnecting -> kUp      each may go down
-//   accept ------------> kConnecting -> kUp
+//   Dial -> kLookingUp -> kKnocking -> kConnecting -> kUp
+//   a visitor at the door gets a ticket; accept -> kConnecting -> kUp
+//
+// and each may go down. UCX's own listener is open only while a ticket is out
+// (door.h says why).
 //
 // UCX calls back from inside its own progress. A callback only writes down what
 // happened (failed_, accepting_, to_pump_); Drive acts on it afterwards, so no
@@ -19,6 +22,7 @@
 
 #include <deque>
 #include <list>
+#include <map>
 #include <memory>
 #include <string>
 #include <utility>
@@ -29,6 +33,7 @@
 #include "transport/buffer_pool.h"
 #include "transport/transport.h"
 #include "transport/ucx/connection.h"
+#include "transport/ucx/door.h"
 #include "transport/ucx/ucx_context.h"
 #include "transport/ucx/wire.h"
 
@@ -58,6 +63,11 @@ class Links {
   absl::Time next_tick() const { return next_tick_; }
   // Appends what has happened; false when nothing has.
   bool TakeEvents(std::vector<Event>* events);
+
+  // Lets dialers in, and ours through the peers' doors. Has work when door_fd()
+  // is readable, and when a stranger's time is over.
+  void RunDoor();
+  int door_fd() const { return door_.fd(); }
 
   bool has_events() const { return !events_.empty(); }
   bool has_connections() const { return !connections_.empty(); }
@@ -117,7 +127,11 @@ class Links {
   Connection* Find(ConnectionId id);
   Connection* FindSender(const ucp_am_recv_param_t* param);
   Connection* Add(ConnectionId id, bool accepted, std::string peer);
-  void TryNextAddress(Connection* connection, absl::Status last_error);
+  void TryNextAddress(Connection* connection, const absl::Status& last_error);
+  void Answer(const Door::Visitor& visitor);
+  void EnterPeersDoor(const Door::Reply& reply);
+  absl::StatusOr<uint16_t> UcxPort(const SocketAddress& local);
+  void CloseIdleListeners();
   void Accept(ucp_conn_request_h request);
   void Progress();
   void ActOnFailures();
@@ -156,7 +170,15 @@ class Links {
 
   absl::flat_hash_map<ConnectionId, std::unique_ptr<Connection>> connections_;
   absl::flat_hash_map<ucp_ep_h, ConnectionId> by_endpoint_;
-  std::vector<ucp_listener_h> listeners_;
+  Door door_;
+  // Tickets that no hello has shown yet, and when they expire.
+  absl::flat_hash_map<uint64_t, absl::Time> tickets_;
+  // UCX's listeners by the host they are bound to, while tickets are out.
+  struct Listener {
+    ucp_listener_h handle;
+    uint16_t port;
+  };
+  std::map<std::string, Listener> listeners_;
   std::deque<Event> events_;
 
   // What callbacks wrote down for Drive.

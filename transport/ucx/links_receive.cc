@@ -36,6 +36,10 @@ absl::Status Links::ReceiveHello(Connection* connection, const void* header,
   }
   if (connection->state == Connection::State::kUp)
     return absl::InvalidArgumentError("a second greeting");
+  if (connection->accepted && tickets_.erase(hello.ticket) == 0) {
+    return absl::FailedPreconditionError(
+        "it did not come through the door, or too late");
+  }
   connection->state = Connection::State::kUp;
   connection->last_heard = now_;
   Push(connection->accepted ? Event::Kind::kAccepted : Event::Kind::kConnected,

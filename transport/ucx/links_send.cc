@@ -80,7 +80,7 @@ void Links::Pump(Connection* connection) {
 
 void Links::PostHello(Connection* connection) {
   SendRecord* const record = NewSend(connection, SendKind::kHello);
-  record->header.hello = Hello{};
+  record->header.hello = Hello{.ticket = connection->ticket};
   Post(connection, kAmHello, record, sizeof(Hello), nullptr);
 }
 
@@ -132,9 +132,7 @@ void Links::FinishSend(SendRecord* record, ucs_status_t status) {
     return;
   }
   if (status != UCS_OK) {
-    // A hello of an address that was given up fails without meaning anything.
-    if (record->kind != SendKind::kHello)
-      Fail(connection, absl::UnavailableError(Describe(status)));
+    Fail(connection, absl::UnavailableError(Describe(status)));
   } else if (record->kind == SendKind::kHeartbeat) {
     connection->heartbeat_pending = false;
   } else if (record->kind == SendKind::kChunk) {

@@ -34,6 +34,21 @@ socklen_t LengthOf(int family) {
   return family == AF_INET ? sizeof(sockaddr_in) : sizeof(sockaddr_in6);
 }
 
+const in6_addr& Ipv6(const sockaddr* address) {
+  return reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
+}
+
+// The name of the interface that has the IPv6 address, or nothing.
+std::string InterfaceOf(const ifaddrs* all, const in6_addr& address) {
+  for (const ifaddrs* at = all; at != nullptr; at = at->ifa_next) {
+    if (at->ifa_addr != nullptr && at->ifa_addr->sa_family == AF_INET6 &&
+        IN6_ARE_ADDR_EQUAL(&Ipv6(at->ifa_addr), &address)) {
+      return at->ifa_name;
+    }
+  }
+  return "";
+}
+
 }  // namespace
 
 absl::StatusOr<std::vector<SocketAddress>> LookUp(const HostPort& address,
@@ -64,6 +79,53 @@ absl::StatusOr<std::vector<SocketAddress>> LookUp(const HostPort& address,
     return absl::UnavailableError(absl::StrCat(
         "host \"", address.host, "\" has no IPv4 and no IPv6 address"));
   }
+  return out;
+}
+
+SocketAddress WithPort(const SocketAddress& address, uint16_t port) {
+  SocketAddress out = address;
+  if (address.get()->sa_family == AF_INET) {
+    reinterpret_cast<sockaddr_in*>(&out.storage)->sin_port = htons(port);
+  } else {
+    reinterpret_cast<sockaddr_in6*>(&out.storage)->sin6_port = htons(port);
+  }
+  return out;
+}
+
+SocketAddress FromIpv4(const uint8_t (&ipv4)[4], uint16_t port) {
+  SocketAddress out;
+  auto* v4 = reinterpret_cast<sockaddr_in*>(&out.storage);
+  v4->sin_family = AF_INET;
+  v4->sin_port = htons(port);
+  std::memcpy(&v4->sin_addr, ipv4, sizeof ipv4);
+  out.length = sizeof(sockaddr_in);
+  return out;
+}
+
+SocketAddress Ipv4OfSameInterface(const SocketAddress& address) {
+  if (address.get()->sa_family == AF_INET) return WithPort(address, 0);
+  const in6_addr& v6 = Ipv6(address.get());
+  uint8_t ipv4[4];
+  if (IN6_IS_ADDR_V4MAPPED(&v6)) {
+    std::memcpy(ipv4, &v6.s6_addr[12], sizeof ipv4);
+    return FromIpv4(ipv4, 0);
+  }
+  SocketAddress out = WithPort(address, 0);
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return out;
+  const std::string interface = InterfaceOf(all, v6);
+  for (const ifaddrs* at = all; at != nullptr; at = at->ifa_next) {
+    if (at->ifa_addr == nullptr || at->ifa_addr->sa_family != AF_INET ||
+        interface != at->ifa_name) {
+      continue;
+    }
+    std::memcpy(ipv4,
+                &reinterpret_cast<const sockaddr_in*>(at->ifa_addr)->sin_addr,
+                sizeof ipv4);
+    out = FromIpv4(ipv4, 0);
+    break;
+  }
+  freeifaddrs(all);
   return out;
 }
 

@@ -26,6 +26,15 @@ struct SocketAddress {
 absl::StatusOr<std::vector<SocketAddress>> LookUp(const HostPort& address,
                                                   bool numeric_only);
 
+// The same host with another port.
+SocketAddress WithPort(const SocketAddress& address, uint16_t port);
+SocketAddress FromIpv4(const uint8_t (&ipv4)[4], uint16_t port);
+
+// An IPv4 address of the interface that has `address`, with port 0; `address`
+// itself with port 0 when it is IPv4 already or the interface has none. An IPv4
+// address that is mapped into IPv6 counts as IPv4.
+SocketAddress Ipv4OfSameInterface(const SocketAddress& address);
+
 // Host and port in numbers.
 HostPort ToHostPort(const SocketAddress& address);
 

@@ -20,8 +20,6 @@ const std::vector<Setting>& DefaultSettings() {
       // can report failure only with these; without them UCX uses tcp. The key
       // is one for both.
       {"POSIX_ERROR_HANDLING", "MM_ERROR_HANDLING", "y"},
-      // A restarted listener must not wait for TIME_WAIT to end.
-      {"TCP_CM_REUSEADDR", "CM_REUSEADDR", "y"},
       // Messages of 16 to 256 KiB are the usual step. TX above RX would keep
       // the
       // worker from being created.

@@ -63,12 +63,14 @@ class WakeFd {
     uint64_t count;
     if (read(fd_, &count, sizeof count) < 0) return;
   }
-  // Until this fd or `other` (-1: none) is readable, or `wait` has passed.
-  void WaitWith(int other, absl::Duration wait) const {
-    pollfd fds[2] = {{fd_, POLLIN, 0}, {other, POLLIN, 0}};
+  // Until this fd or one of the others (-1: none) is readable, or `wait` has
+  // passed.
+  void WaitWith(int other, int another, absl::Duration wait) const {
+    pollfd fds[3] = {
+        {fd_, POLLIN, 0}, {other, POLLIN, 0}, {another, POLLIN, 0}};
     const timespec time = absl::ToTimespec(
         std::clamp(wait, absl::ZeroDuration(), absl::Hours(1)));
-    ppoll(fds, 2, &time, nullptr);
+    ppoll(fds, 3, &time, nullptr);
     if ((fds[0].revents & POLLIN) != 0) Drain();
   }
 
@@ -226,7 +228,7 @@ void UcxTransport::Sleep(absl::Duration wait) {
     engine_sleeps_ = true;
     efd = links_->efd();
   }
-  engine_wake_.WaitWith(efd, wait);
+  engine_wake_.WaitWith(efd, -1, wait);
   const Lock lock(this);
   engine_sleeps_ = false;
 }
@@ -262,10 +264,13 @@ void UcxTransport::Keep() {
   uint64_t seen_activity = 0;
   while (!stop_) {
     int efd = -1;
+    int door;
     absl::Duration wait;
     {
       const Lock lock(this);
       const absl::Time now = Now();
+      door = links_->door_fd();
+      links_->RunDoor();
       if (!engine_polls_ || now >= links_->next_tick()) links_->Drive();
       NudgeEngine();
       wait = links_->next_tick() - now;
@@ -277,7 +282,7 @@ void UcxTransport::Keep() {
         wait = std::min(wait, kKeeperLook);
       }
     }
-    keeper_wake_.WaitWith(efd, wait);
+    keeper_wake_.WaitWith(efd, door, wait);
   }
 }
 

@@ -1,13 +1,15 @@
 #pragma once
 
-// What two ends of the ucx backend say to each other: active messages with a
-// fixed header each, in the byte order of the host (both ends of a UCX
-// connection have the same, or UCX itself would not work).
+// What two ends of the ucx backend say to each other.
 //
+// At the door, over plain tcp (door.h): DoorKnock and DoorAnswer.
+// Then active messages with a fixed header each:
 //   hello      the first message of each side; a connection is up when it has
 //              the other's
 //   chunk      a piece of a message; the payload follows the header
 //   heartbeat  empty
+// All in the byte order of the host: both ends of a UCX connection have the
+// same, or UCX itself would not work. With another order the magic is wrong.
 //
 // A message is cut into chunks so that a heartbeat never waits behind more than
 // kWindowBytes, whatever the message's size: on a 100 Mbit/s link that is a
@@ -29,11 +31,37 @@ inline constexpr size_t kChunkBytes = size_t{1} << 20;
 inline constexpr size_t kWindowBytes = size_t{4} << 20;
 inline constexpr size_t kWindowMessages = 256;
 
-struct Hello {
+struct DoorKnock {
   uint32_t magic = kMagic;
   uint32_t version = kWireVersion;
 };
-static_assert(sizeof(Hello) == 8);
+static_assert(sizeof(DoorKnock) == 8);
+
+enum class DoorVerdict : uint32_t {
+  kWelcome = 0,
+  kOtherVersion = 1,
+  kFull = 2,
+};
+
+struct DoorAnswer {
+  uint32_t magic = kMagic;
+  uint32_t version = kWireVersion;
+  DoorVerdict verdict = DoorVerdict::kWelcome;
+  // Where UCX listens: at this port of ipv4, or of the address that was dialed.
+  uint16_t port = 0;
+  uint16_t has_ipv4 = 0;
+  uint64_t ticket = 0;
+  uint8_t ipv4[4] = {};  // network order
+  uint8_t unused[4] = {};
+};
+static_assert(sizeof(DoorAnswer) == 32);
+
+struct Hello {
+  uint32_t magic = kMagic;
+  uint32_t version = kWireVersion;
+  uint64_t ticket = 0;  // from the dialer: the door's; from the listener: zero
+};
+static_assert(sizeof(Hello) == 16);
 
 struct ChunkHeader {
   uint64_t sequence = 0;  // of the message within its connection and direction
