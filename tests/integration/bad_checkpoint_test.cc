@@ -101,8 +101,14 @@ std::vector<Case> Cases() {
        },
        {"config.json"}},
 
-      Header("missing tensor", [](json& j) { j.erase(kUp); },
-             {"experts.3.up_proj.weight"}),
+      Config("a layer without tensors",
+             [](json& j) {
+               j["hybrid_override_pattern"] = "MEM*EMEM-";
+               j["num_hidden_layers"] = 9;
+             },
+             {"layers.8.", "missing"}),
+      Header("bytes that belong to no tensor", [](json& j) { j.erase(kUp); },
+             {"belong to no tensor"}),
       Header("surplus tensor",
              [](json& j) { j["backbone.layers.0.mixer.extra"] = j[kUp]; },
              {"extra"}),

@@ -19,12 +19,13 @@ namespace trunkline::testing {
 class ProcessCluster {
  public:
   struct Options {
-    std::string model;
+    std::string model = {};
     int experts = 2;
     int trunks = 1;
     int replicas = 1;
-    std::vector<std::string> coordinator_flags, trunk_flags, expert_flags;
-    std::vector<std::pair<std::string, std::string>> environment;
+    std::vector<std::string> coordinator_flags = {}, trunk_flags = {},
+                             expert_flags = {};
+    std::vector<std::pair<std::string, std::string>> environment = {};
   };
 
   // Starts everything and waits until every trunk answers GetModel with an
