@@ -1,0 +1,18 @@
+#pragma once
+
+// The parts of the full validator; route_validator.h is its face.
+
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "routing/route_validator.h"
+
+namespace trunkline::routing {
+
+std::optional<std::string> BrokenShape(const LayerRecord& record,
+                                       const ExecutionEvidence* evidence);
+std::vector<RouteCheck> TableChecks();      // selection to physical plan
+std::vector<RouteCheck> ExecutionChecks();  // packed rows and combine
+
+}  // namespace trunkline::routing

@@ -1,0 +1,105 @@
+#pragma once
+
+// One routed layer of one step, as it was: what selection saw and chose (the
+// statistics record), what admission made of it and how the accepted routes
+// were handed to the experts (the hand-off record), and where they ran (the
+// physical plan). Plain values; a file format for them is not this folder's
+// business. The logical part holds no device, no kernel name and no time.
+
+#include <cstdint>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "common/ids.h"
+#include "routing/admission.h"
+#include "routing/policy_record.h"
+#include "routing/representation.h"
+#include "routing/route_table.h"
+
+namespace trunkline::routing {
+
+// How far a route came. The numbers are those of the route record.
+enum class Completion : uint8_t {
+  kPlanned = 0,
+  kSent = 1,
+  kDone = 2,
+  kFailed = 3,
+  kRetried = 4,
+};
+
+// What the runtime adds to an accepted route.
+struct PhysicalRoute {
+  WorkerId origin;              // the trunk
+  WorkerId worker;              // where it ran
+  uint16_t attempt = 0;         // which of the frames to that worker
+  uint32_t replica = 0;         // index among the expert's replicas
+  uint32_t send_offset = 0;     // row of the frame that went out
+  uint32_t receive_offset = 0;  // row of the answer
+  uint32_t local_row = 0;       // among the worker's rows of that expert
+  Completion state = Completion::kPlanned;
+};
+
+struct LayerRecord {
+  StepId step;
+  LayerIndex layer;
+
+  // What decided.
+  PolicyRecord policy;
+  AdmissionPolicy admission;
+  RepresentationPolicy representation;
+
+  // Statistics: what selection saw and chose.
+  std::vector<uint32_t> group_of_token;    // [rows] routing-group identity
+  std::vector<uint32_t> request_of_token;  // [rows] whose token it is
+  std::vector<uint8_t> valid_token;        // [rows] 1: a real token
+  bool transformed = true;                 // values are scores, not logits
+  std::vector<float> values;               // [rows, experts]
+  std::vector<float> bias;
+  std::vector<float> noise;
+  std::vector<double> draws;
+  RouteTable table;                       // after admission
+  std::vector<ExpertId> selected_expert;  // [routes] before admission
+  std::vector<float> selected_gate;       // [routes]
+  std::vector<int64_t> selected_counts;   // [experts]
+  std::vector<int64_t> executed_counts;   // [experts]
+  std::vector<uint32_t> dropped_routes;   // route rows, ascending
+  int64_t tied_rows = 0;                  // rows whose boundary margin is zero
+
+  // Hand-off: the accepted routes in the experts' order.
+  std::vector<uint32_t> handoff_routes;    // route rows
+  std::vector<uint32_t> expert_local_row;  // parallel: 0.. within its expert
+  std::vector<uint32_t> expert_counts;     // [experts]
+  std::vector<uint32_t> prefix_offsets;    // [experts + 1]
+  int64_t represented_rows = 0;
+  int64_t tail_rows = 0;
+  bool replayed = false;  // routes were taken from a record, not chosen again
+
+  // Physical plan.
+  PlacementVersion placement_version;
+  std::vector<PhysicalRoute> physical;  // parallel to handoff_routes, or empty
+
+  // What is claimed of the layer, to be held against it.
+  bool claims_every_token_covered = false;
+  bool claims_no_padding = false;
+
+  RouterInput Input() const {
+    RouterInput in;
+    in.rows = table.rows;
+    in.values = values;
+    in.transformed = transformed;
+    in.bias = bias;
+    in.noise = noise;
+    in.draws = draws;
+    return in;
+  }
+};
+
+// Routes, admits and lays out `record`'s input under its own policy, admission
+// and representation, and fills everything between them and the physical plan.
+// Reads: policy, admission, representation, group_of_token (empty: from
+// admission), values, bias, noise, draws, transformed and `rows`.
+absl::Status FillRecord(int64_t rows, LayerRecord* record);
+
+}  // namespace trunkline::routing
