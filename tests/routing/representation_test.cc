@@ -252,6 +252,49 @@ TEST(Representation, GivesTheSameBitsAsTokenwiseEvaluationInEveryForm) {
   }
 }
 
+// Small integers, so that every sum is exact.
+TEST(Representation, RunsTheTinyReluSquaredExperts) {
+  const auto file = LoadRoutingFixture("dispatch_combine");
+  const auto& c = file["relu2_experts_tiny"];
+  const auto& up = c["up[E,I,H]"];
+  const auto& down = c["down[E,H,I]"];
+  RouteTable table;
+  table.Clear(2, 3, 2);
+  for (uint32_t t = 0; t < 2; ++t) {
+    for (uint16_t s = 0; s < 2; ++s) {
+      table.Add(t, s, ExpertId(c["ids"][t][s].get<uint32_t>()),
+                c["weights"][t][s].get<float>());
+    }
+  }
+  RowLayout layout;
+  ASSERT_TRUE(LayOutRows(table, Form(RowForm::kBlocks, 0, 2), &layout).ok());
+  std::vector<std::vector<float>> y(2, std::vector<float>(2, 0.0f));
+  for (const uint32_t r : layout.route_of_row) {
+    if (r == kPaddingRow) continue;
+    const uint32_t e = table.expert_id[r].value;
+    const auto& x = c["hidden"][table.token_id[r]];
+    const auto& pair = c["pairs"][r];
+    ASSERT_EQ(pair["expert"].get<uint32_t>(), e);
+    std::vector<float> act;
+    for (size_t i = 0; i < 3; ++i) {
+      const float u = up[e][i][0].get<float>() * x[0].get<float>() +
+                      up[e][i][1].get<float>() * x[1].get<float>();
+      act.push_back(u > 0 ? u * u : 0);
+    }
+    EXPECT_EQ(act, pair["act"].get<std::vector<float>>());
+    for (size_t h = 0; h < 2; ++h) {
+      float out = 0;
+      for (size_t i = 0; i < 3; ++i) {
+        out += down[e][h][i].get<float>() * act[i];
+      }
+      EXPECT_EQ(out, pair["y"][h].get<float>());
+      const float gated = table.gate[r] * out;
+      y[table.token_id[r]][h] += gated;
+    }
+  }
+  EXPECT_EQ(y, c["output"].get<std::vector<std::vector<float>>>());
+}
+
 TEST(Representation, RefusesToDropWhatAdmissionAccepted) {
   RowLayout layout;
   const absl::Status status =
