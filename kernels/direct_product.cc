@@ -19,19 +19,24 @@ HWY_BEFORE_NAMESPACE();
 namespace trunkline::kernels {
 namespace HWY_NAMESPACE {
 
-// Rows of one register tile: more would leave no register for the weights.
-constexpr size_t kTileRows = kRegisters == 32 ? 8 : 6;
+// Rows of one register tile: with these, a target of 32 registers still takes
+// two panels side by side.
+constexpr size_t kTileRows = 6;
 // Rows for which widening in registers, once for each row tile, still costs
 // less than a detour through a widened block.
-constexpr size_t kDirectRows = 3 * kTileRows;
+constexpr size_t kDirectRows = 24;
 
 // How far ahead of the loads memory is fetched, over all panels side by side:
 // latency times bandwidth of one core, with room.
 constexpr int64_t kPrefetchBytes = 8192;
 
-// Inputs between two visits of the accumulators when a panel takes several
-// register tiles: the block stays in the first level cache meanwhile.
+// Inputs between two visits of the accumulators when a panel is used by several
+// register tiles: the block, the one fetched meanwhile and the rows' part stay
+// in the first level cache.
 constexpr int64_t kInputBlock = 128;
+// Panels that several row tiles take side by side. One stream alone does not
+// fill the memory's bandwidth.
+constexpr size_t kSidePanels = 2;
 
 // Units of one register tile of R rows: a whole number of panels, or a part of
 // one that divides it.
@@ -51,18 +56,28 @@ constexpr size_t PanelsOfTile() {
   return std::max<size_t>(UnitsOfTile<R>() / kUnitsPerPanel, 1);
 }
 
-// One block of inputs of kPanels panels for the rows of one register tile.
-// `stream`: the block comes from memory and what follows it is to be fetched.
+// What a register tile fetches while it runs: for each input, `step` bytes
+// further into every panel, from `ahead` bytes beyond the tile's own block on.
+struct Fetch {
+  int64_t ahead;
+  int64_t step;
+};
+
+// The inputs [begin, begin + count) of kPanels panels for the rows of one
+// register tile.
 template <class Weights, size_t R, size_t kPanels>
 HWY_INLINE void TileTimesPanels(const float* const* rows, const PackedMatrix& w,
                                 int64_t panel, int64_t begin, int64_t count,
-                                bool stream, float* acc) {
+                                Fetch fetch, float* acc) {
   constexpr size_t kUnits =
       std::min(UnitsOfTile<R>(), kPanels * kUnitsPerPanel);
   constexpr size_t kPasses = kPanels * kUnitsPerPanel / kUnits;
+  constexpr int64_t kAccStride = static_cast<int64_t>(kPanels) * kPanel;
   using Word = typename Weights::Word;
   const float* x[R];
   for (size_t r = 0; r < R; ++r) x[r] = rows[r] + begin;
+  const auto value = [&](auto r, int64_t k)
+                         TRUNKLINE_INLINE_LAMBDA { return x[r][k]; };
   for (size_t pass = 0; pass < kPasses; ++pass) {
     const Word* unit[kUnits];
     int64_t acc_unit[kUnits];
@@ -74,28 +89,26 @@ HWY_INLINE void TileTimesPanels(const float* const* rows, const PackedMatrix& w,
                 begin * kPanel + part * Weights::kUnitStep;
       acc_unit[u] = p * kPanel + part * static_cast<int64_t>(kLanes);
     }
-    const auto value = [&](auto r, int64_t k)
-                           TRUNKLINE_INLINE_LAMBDA { return x[r][k]; };
     const auto prefetch = [&](int64_t k) TRUNKLINE_INLINE_LAMBDA {
       Unroll<kUnits>([&](auto u) TRUNKLINE_INLINE_LAMBDA {
         // The units of one panel share its cache lines.
         if constexpr (u % kUnitsPerPanel == 0) {
-          const auto* ahead =
-              reinterpret_cast<const std::byte*>(unit[u] + k * kPanel) +
-              kPrefetchBytes / static_cast<int64_t>(kPanels);
+          const auto* ahead = reinterpret_cast<const std::byte*>(unit[u]) +
+                              fetch.ahead + k * fetch.step;
           hwy::Prefetch(ahead);
           if constexpr (sizeof(Word) == 4) hwy::Prefetch(ahead + 64);
         }
       });
     };
-    if (stream && pass == 0) {
-      AccumulateTile<Weights, R, kUnits>(unit, value, count, acc,
-                                         static_cast<int64_t>(kPanels) * kPanel,
+    // A pass that begins inside a panel finds its lines fetched by the one
+    // before.
+    if (pass * kUnits % kUnitsPerPanel == 0) {
+      AccumulateTile<Weights, R, kUnits>(unit, value, count, acc, kAccStride,
                                          acc_unit, prefetch);
     } else {
       AccumulateTile<Weights, R, kUnits>(
-          unit, value, count, acc, static_cast<int64_t>(kPanels) * kPanel,
-          acc_unit, [](int64_t) TRUNKLINE_INLINE_LAMBDA {});
+          unit, value, count, acc, kAccStride, acc_unit,
+          [](int64_t) TRUNKLINE_INLINE_LAMBDA {});
     }
   }
 }
@@ -118,9 +131,12 @@ HWY_INLINE void RowsTimesPanels(const float* const* rows, const PackedMatrix& w,
   constexpr bool kOnePass = kPanels * kUnitsPerPanel <= UnitsOfTile<R>();
   HWY_ALIGN float acc[R * kPanels * kPanel] = {};
   const int64_t block = kOnePass ? w.k() : kInputBlock;
+  const Fetch fetch{
+      kPrefetchBytes / static_cast<int64_t>(kPanels),
+      kPanel * static_cast<int64_t>(sizeof(typename Weights::Word))};
   for (int64_t begin = 0; begin < w.k(); begin += block) {
     TileTimesPanels<Weights, R, kPanels>(
-        rows, w, panel, begin, std::min(block, w.k() - begin), true, acc);
+        rows, w, panel, begin, std::min(block, w.k() - begin), fetch, acc);
   }
   FinishRows(acc, R, panel, static_cast<int64_t>(kPanels) * kPanel, w, output);
 }
@@ -142,13 +158,6 @@ void RowsTimesRange(const float* const* rows, const PackedMatrix& w,
   }
 }
 
-template <class Weights, size_t R>
-void BlockTimesTile(const float* const* rows, const PackedMatrix& w,
-                    int64_t panel, int64_t begin, int64_t count, bool stream,
-                    float* acc) {
-  TileTimesPanels<Weights, R, 1>(rows, w, panel, begin, count, stream, acc);
-}
-
 // One register tile of rows.
 template <class Weights, size_t... R>
 void FewRows(std::index_sequence<R...>, const float* const* rows,
@@ -160,28 +169,55 @@ void FewRows(std::index_sequence<R...>, const float* const* rows,
   kTable[row_count - 1](rows, w, panel_begin, panel_end, output);
 }
 
-// Several register tiles: the first streams a block of a panel from memory, the
-// others find it in the cache.
-template <class Weights, size_t... R>
-void SomeRows(std::index_sequence<R...>, const float* const* rows,
-              int64_t row_count, const PackedMatrix& w, int64_t panel_begin,
-              int64_t panel_end, const ProductOutput& output) {
+template <class Weights, size_t R, size_t kPanels>
+void BlockOfTile(const float* const* rows, const PackedMatrix& w, int64_t panel,
+                 int64_t begin, int64_t count, Fetch fetch, float* acc) {
+  TileTimesPanels<Weights, R, kPanels>(rows, w, panel, begin, count, fetch,
+                                       acc);
+}
+
+// Several register tiles of rows: all use a block of kPanels panels while it is
+// in the first level cache, and each fetches its share of the next block.
+template <class Weights, size_t kPanels, size_t... R>
+void SomeRowsTimesPanels(std::index_sequence<R...>, const float* const* rows,
+                         const RowTiles& tiles, const PackedMatrix& w,
+                         int64_t panel, const ProductOutput& output) {
   using Fn = void (*)(const float* const*, const PackedMatrix&, int64_t,
-                      int64_t, int64_t, bool, float*);
-  static constexpr Fn kTable[] = {&BlockTimesTile<Weights, R + 1>...};
-  const RowTiles tiles(row_count, kTileRows);
-  HWY_ALIGN float acc[kDirectRows * kPanel];
-  for (int64_t p = panel_begin; p < panel_end; ++p) {
-    std::fill(acc, acc + row_count * kPanel, 0.0f);
-    for (int64_t begin = 0; begin < w.k(); begin += kInputBlock) {
-      const int64_t count = std::min(kInputBlock, w.k() - begin);
-      for (int64_t t = 0; t < tiles.count; ++t) {
-        const int64_t row = tiles.begin(t);
-        kTable[tiles.size(t) - 1](rows + row, w, p, begin, count, t == 0,
-                                  acc + row * kPanel);
-      }
+                      int64_t, int64_t, Fetch, float*);
+  static constexpr Fn kTable[] = {&BlockOfTile<Weights, R + 1, kPanels>...};
+  constexpr int64_t kAccStride = static_cast<int64_t>(kPanels) * kPanel;
+  constexpr int64_t kGroupBytes =
+      kPanel * static_cast<int64_t>(sizeof(typename Weights::Word));
+  HWY_ALIGN float acc[kDirectRows * kPanels * kPanel];
+  std::fill(acc, acc + tiles.rows * kAccStride, 0.0f);
+  for (int64_t begin = 0; begin < w.k(); begin += kInputBlock) {
+    const int64_t count = std::min(kInputBlock, w.k() - begin);
+    const int64_t share = count * kGroupBytes / tiles.count;
+    for (int64_t t = 0; t < tiles.count; ++t) {
+      const int64_t row = tiles.begin(t);
+      const Fetch fetch{kInputBlock * kGroupBytes + t * share,
+                        kGroupBytes / tiles.count};
+      kTable[tiles.size(t) - 1](rows + row, w, panel, begin, count, fetch,
+                                acc + row * kAccStride);
     }
-    FinishRows(acc, row_count, p, kPanel, w, output);
+  }
+  FinishRows(acc, tiles.rows, panel, kAccStride, w, output);
+}
+
+template <class Weights>
+void SomeRows(const float* const* rows, int64_t row_count,
+              const PackedMatrix& w, int64_t panel_begin, int64_t panel_end,
+              const ProductOutput& output) {
+  constexpr auto kSequence = std::make_index_sequence<kTileRows>();
+  constexpr auto kSide = static_cast<int64_t>(kSidePanels);
+  const RowTiles tiles(row_count, kTileRows);
+  int64_t p = panel_begin;
+  for (; p + kSide <= panel_end; p += kSide) {
+    SomeRowsTimesPanels<Weights, kSidePanels>(kSequence, rows, tiles, w, p,
+                                              output);
+  }
+  for (; p < panel_end; ++p) {
+    SomeRowsTimesPanels<Weights, 1>(kSequence, rows, tiles, w, p, output);
   }
 }
 
@@ -189,13 +225,11 @@ template <class Weights>
 void ForWeights(const float* const* rows, int64_t row_count,
                 const PackedMatrix& w, int64_t panel_begin, int64_t panel_end,
                 const ProductOutput& output) {
-  const auto sequence = std::make_index_sequence<kTileRows>();
   if (row_count <= static_cast<int64_t>(kTileRows)) {
-    FewRows<Weights>(sequence, rows, row_count, w, panel_begin, panel_end,
-                     output);
+    FewRows<Weights>(std::make_index_sequence<kTileRows>(), rows, row_count, w,
+                     panel_begin, panel_end, output);
   } else {
-    SomeRows<Weights>(sequence, rows, row_count, w, panel_begin, panel_end,
-                      output);
+    SomeRows<Weights>(rows, row_count, w, panel_begin, panel_end, output);
   }
 }
 

@@ -20,8 +20,12 @@ HWY_BEFORE_NAMESPACE();
 namespace trunkline::kernels {
 namespace HWY_NAMESPACE {
 
-constexpr size_t kTileRows = kAccumulatorPairs;  // one unit per register tile
-constexpr int64_t kInputBlock = 256;
+// One unit per register tile: two accumulators a row, two vectors of weights
+// and one of x fill the registers.
+constexpr size_t kTileRows = kRegisters == 32 ? 14 : 6;
+// A widened block, the one fetched meanwhile and a tile's part of the rows stay
+// in the first level cache.
+constexpr int64_t kInputBlock = 128;
 
 // Widens k_count groups of one panel into `wide` (natural output order).
 template <class Weights>
