@@ -2,6 +2,7 @@
 
 #include <limits>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "cli/flags.h"
@@ -53,7 +54,16 @@ void AddSamplingFlags(CLI::App* command, GenerateFlags* f) {
       ->add_option("--seed", f->seed,
                    "The same seed and request give the same text (default: "
                    "chosen by the server)")
-      ->type_name("N");
+      ->type_name("N")
+      ->check(CLI::Validator(
+          [](const std::string& text) -> std::string {
+            // The library would let -1 wrap around.
+            uint64_t seed = 0;
+            if (absl::SimpleAtoi(text, &seed)) return "";
+            return absl::StrCat("\"", text,
+                                "\" is not a number from 0 to 2^64-1");
+          },
+          ""));
 }
 
 void AddTextFlags(CLI::App* command, GenerateFlags* f) {
@@ -62,8 +72,7 @@ void AddTextFlags(CLI::App* command, GenerateFlags* f) {
                    "A string that ends the text in front of it; may be given "
                    "more than once")
       ->type_name("TEXT")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false)  // the prompt may follow
       ->check(CLI::Validator(
           [](const std::string& text) -> std::string {
             return text.empty() ? "an empty string ends every text" : "";
@@ -73,8 +82,7 @@ void AddTextFlags(CLI::App* command, GenerateFlags* f) {
       ->add_option("--stop-token", f->stop_token_ids,
                    "A token id that ends the text; may be given more than once")
       ->type_name("ID")
-      ->expected(1)
-      ->multi_option_policy(CLI::MultiOptionPolicy::TakeAll)
+      ->allow_extra_args(false)
       ->check(CLI::Range(0, std::numeric_limits<int32_t>::max()));
   command->add_flag("--ignore-eos", f->ignore_eos,
                     "Go on after the model's end tokens");

@@ -4,6 +4,7 @@
 #include <sys/prctl.h>
 #include <unistd.h>
 
+#include <cstdio>
 #include <mutex>
 
 #include "absl/strings/str_cat.h"
@@ -26,6 +27,15 @@ bool FollowParent() {
   prctl(PR_SET_PDEATHSIG, SIGTERM);
   // Between the two calls the parent may have died unnoticed.
   return getppid() == parent;
+}
+
+// After the orderly stop only memory and idle threads are left, which the
+// kernel takes back faster than their destructors: the metrics endpoint alone
+// needs two seconds to join its threads.
+[[noreturn]] void EndProcess(int exit_code) {
+  spdlog::shutdown();
+  std::fflush(nullptr);
+  _exit(exit_code);
 }
 
 class Announcer {
@@ -133,11 +143,9 @@ int Serve(const std::string& command, const ServeFlags& flags,
   StopSignals::EndProcessAfter(flags.drain_timeout + kStopGrace);
   const absl::Status drained = server->shutdown(
       failure.ok() ? flags.drain_timeout : absl::ZeroDuration());
-  server->server.reset();
-  if (!failure.ok()) return ReportFailure(command, failure);
-  if (!drained.ok()) return ReportFailure(command, drained);
-  TL_LOG_INFO("stopped");
-  return kExitOk;
+  if (failure.ok()) failure = drained;
+  if (failure.ok()) TL_LOG_INFO("stopped");
+  EndProcess(failure.ok() ? kExitOk : ReportFailure(command, failure));
 }
 
 }  // namespace trunkline::cli

@@ -25,7 +25,7 @@ void AddServeFlags(CLI::App* command, ServeFlags* flags);
 struct RunningServer {
   std::string address, metrics_address;
   std::function<absl::Status(absl::Duration patience)> shutdown;
-  std::shared_ptr<void> server;  // destroyed after shutdown
+  std::shared_ptr<void> server;
 };
 
 // What a server may tell while it starts and runs.

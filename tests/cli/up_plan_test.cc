@@ -1,0 +1,142 @@
+#include "cli/up_plan.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <string>
+#include <vector>
+
+#include "cli/announcement.h"
+#include "cli/line_reader.h"
+#include "common/random.h"
+
+namespace trunkline::cli {
+namespace {
+
+using testing::ElementsAre;
+using testing::HasSubstr;
+using testing::IsEmpty;
+
+// The value behind a flag, "" when the flag is not there.
+std::string ValueOf(const UpProcess& process, const std::string& flag) {
+  for (size_t i = 0; i + 1 < process.arguments.size(); ++i) {
+    if (process.arguments[i] == flag) return process.arguments[i + 1];
+  }
+  return "";
+}
+
+TEST(UpPlan, StartsEachWorkerUnderItsOwnNameAtAFreePort) {
+  UpFlags flags;
+  flags.model = "dir";
+  flags.experts = 2;
+  flags.trunks = 2;
+  const std::vector<UpProcess> workers = PlanWorkers(flags, "h:1", 16);
+  std::vector<std::string> names;
+  for (const UpProcess& worker : workers) {
+    names.push_back(worker.name);
+    EXPECT_EQ(ValueOf(worker, "--name"), worker.name);
+    EXPECT_EQ(ValueOf(worker, "--model"), "dir");
+    EXPECT_EQ(ValueOf(worker, "--coordinator"), "h:1");
+    EXPECT_EQ(ValueOf(worker, "--listen"), "127.0.0.1:0");
+    EXPECT_EQ(ValueOf(worker, "--threads"), "4");
+    EXPECT_EQ(ValueOf(worker, "--metrics-listen"), "127.0.0.1:0");
+  }
+  EXPECT_THAT(names, ElementsAre("expert-0", "expert-1", "trunk-0", "trunk-1"));
+}
+
+TEST(UpPlan, EveryWorkerHasAThreadOnASmallMachine) {
+  UpFlags flags;
+  flags.experts = 7;
+  for (const UpProcess& worker : PlanWorkers(flags, "h:1", 2)) {
+    EXPECT_EQ(ValueOf(worker, "--threads"), "1");
+  }
+  flags.threads = 3;
+  for (const UpProcess& worker : PlanWorkers(flags, "h:1", 2)) {
+    EXPECT_EQ(ValueOf(worker, "--threads"), "3");
+  }
+}
+
+TEST(UpPlan, TheCoordinatorWaitsForEveryExpertWorker) {
+  UpFlags flags;
+  flags.experts = 5;
+  flags.replicas = 2;
+  flags.no_metrics = true;
+  const UpProcess plan = PlanCoordinator(flags);
+  EXPECT_EQ(plan.arguments.front(), "coordinator");
+  EXPECT_EQ(ValueOf(plan, "--expert-workers"), "5");
+  EXPECT_EQ(ValueOf(plan, "--replicas"), "2");
+  EXPECT_EQ(ValueOf(plan, "--metrics-listen"), "");
+  EXPECT_EQ(ValueOf(plan, "--state-file"), "");
+}
+
+TEST(UpPlan, FlagsThatDoNotGoTogetherAreRefusedByName) {
+  UpFlags flags;
+  EXPECT_TRUE(CheckUpFlags(flags).ok());
+  flags.replicas = 3;
+  EXPECT_THAT(std::string(CheckUpFlags(flags).message()),
+              HasSubstr("--replicas is 3"));
+  flags.replicas = 1;
+  flags.trunks = 2;
+  EXPECT_TRUE(CheckUpFlags(flags).ok());
+  flags.listen = "127.0.0.1:7080";
+  EXPECT_THAT(std::string(CheckUpFlags(flags).message()),
+              HasSubstr("--listen is \"127.0.0.1:7080\""));
+}
+
+TEST(Announcement, WhatIsWrittenIsRead) {
+  const Announcement listening{Announcement::Kind::kListening, 0, 0,
+                               "ucx://h:1", "h:2"};
+  std::string line = FormatAnnouncement(listening);
+  ASSERT_EQ(line.back(), '\n');
+  line.pop_back();
+  EXPECT_EQ(ParseAnnouncement(line)->address, "ucx://h:1");
+  EXPECT_EQ(ParseAnnouncement(line)->metrics_address, "h:2");
+
+  line = FormatAnnouncement({Announcement::Kind::kLoading, 3, 7, "", ""});
+  const auto loading = ParseAnnouncement(line);
+  ASSERT_TRUE(loading.ok()) << loading.status();
+  EXPECT_EQ(loading->kind, Announcement::Kind::kLoading);
+  EXPECT_EQ(loading->bytes_done, 3);
+  EXPECT_EQ(loading->bytes_total, 7);
+}
+
+TEST(Announcement, AnythingElseIsRefused) {
+  for (const std::string line :
+       {"", "x", "{}", "[]", "3", R"({"event":"listening"})",
+        R"({"event":"loading","bytes_done":"1","bytes_total":2})",
+        R"({"event":1})", R"({"event":"other","address":"a"})"}) {
+    EXPECT_EQ(ParseAnnouncement(line).status().code(),
+              absl::StatusCode::kInvalidArgument)
+        << line;
+  }
+}
+
+TEST(LineReader, LinesComeWholeHoweverTheyAreCut) {
+  const std::vector<std::string> expected = {"one", "", "three", "fo"};
+  const std::string bytes = "one\n\nthree\nfo";
+  for (uint64_t seed = 0; seed < 200; ++seed) {
+    RandomStream random(seed);
+    LineReader reader;
+    std::vector<std::string> lines;
+    for (size_t at = 0; at < bytes.size();) {
+      const size_t n = random.NextBelow(6);
+      for (const std::string& line :
+           reader.Append(absl::string_view(bytes).substr(at, n))) {
+        lines.push_back(line);
+      }
+      at += n;
+    }
+    for (const std::string& line : reader.Finish()) lines.push_back(line);
+    ASSERT_EQ(lines, expected) << "seed " << seed;
+  }
+}
+
+TEST(LineReader, AnEndlessLineIsHandedOnInParts) {
+  LineReader reader(/*line_bytes_max=*/4);
+  EXPECT_THAT(reader.Append("abcdefghi"), ElementsAre("abcd", "efgh"));
+  EXPECT_THAT(reader.Append("\n"), ElementsAre("i"));
+  EXPECT_THAT(reader.Finish(), IsEmpty());
+}
+
+}  // namespace
+}  // namespace trunkline::cli
