@@ -1,78 +1,58 @@
 #include "trunk_worker/trunk_metrics.h"
 
 #include <string>
+#include <vector>
+
+#include "common/metric_registry.h"
 
 namespace trunkline::trunk {
 namespace {
 
-prometheus::Counter& Counter(prometheus::Registry& registry, const char* name,
-                             const char* help) {
-  return prometheus::BuildCounter()
-      .Name(name)
-      .Help(help)
-      .Register(registry)
-      .Add({});
-}
-
-prometheus::Gauge& Gauge(prometheus::Registry& registry, const char* name,
-                         const char* help) {
-  return prometheus::BuildGauge().Name(name).Help(help).Register(registry).Add(
-      {});
-}
-
-prometheus::Histogram& Seconds(prometheus::Registry& registry, const char* name,
-                               const char* help) {
-  return prometheus::BuildHistogram()
-      .Name(name)
-      .Help(help)
-      .Register(registry)
-      .Add({}, prometheus::Histogram::BucketBoundaries{1e-3, 3e-3, 1e-2, 3e-2,
-                                                       0.1, 0.3, 1, 3, 10, 30});
-}
+const std::vector<double> kSecondsBuckets = {1e-3, 3e-3, 1e-2, 3e-2, 0.1,
+                                             0.3,  1,    3,    10,   30};
 
 }  // namespace
 
 TrunkMetrics::TrunkMetrics(prometheus::Registry& registry)
-    : prompt_tokens_(Counter(registry, "trunkline_prompt_tokens_total",
-                             "Prompt tokens of requests that ended")),
-      output_tokens_(Counter(registry, "trunkline_output_tokens_total",
-                             "Tokens made for requests that ended")),
-      steps_(Counter(registry, "trunkline_steps_total", "Steps run")),
-      steps_failed_(Counter(registry, "trunkline_steps_failed_total",
-                            "Steps that ended with an error")),
-      rows_(Counter(registry, "trunkline_step_rows_total",
-                    "Rows of all steps, prefill and decode")),
-      decode_rows_(Counter(registry, "trunkline_step_decode_rows_total",
-                           "Decode rows of all steps")),
-      routes_accepted_(Counter(registry, "trunkline_routes_accepted_total",
-                               "Routes that the router chose")),
+    : prompt_tokens_(AddCounter(registry, "trunkline_prompt_tokens_total",
+                                "Prompt tokens of requests that ended")),
+      output_tokens_(AddCounter(registry, "trunkline_output_tokens_total",
+                                "Tokens made for requests that ended")),
+      steps_(AddCounter(registry, "trunkline_steps_total", "Steps run")),
+      steps_failed_(AddCounter(registry, "trunkline_steps_failed_total",
+                               "Steps that ended with an error")),
+      rows_(AddCounter(registry, "trunkline_step_rows_total",
+                       "Rows of all steps, prefill and decode")),
+      decode_rows_(AddCounter(registry, "trunkline_step_decode_rows_total",
+                              "Decode rows of all steps")),
+      routes_accepted_(AddCounter(registry, "trunkline_routes_accepted_total",
+                                  "Routes that the router chose")),
       routes_combined_(
-          Counter(registry, "trunkline_routes_combined_total",
-                  "Routes whose expert's output was added to its row")),
-      first_token_seconds_(Seconds(registry,
-                                   "trunkline_time_to_first_token_seconds",
-                                   "From a request's arrival to its first "
-                                   "token")),
-      step_seconds_(
-          Seconds(registry, "trunkline_step_seconds", "Duration of a step")),
-      placement_version_(Gauge(registry, "trunkline_placement_version",
-                               "Active placement version, 0: none")),
-      running_(Gauge(registry, "trunkline_sequences_running",
-                     "Requests that hold a sequence slot")),
-      waiting_(Gauge(registry, "trunkline_requests_waiting",
-                     "Requests that wait for memory")),
-      state_bytes_(Gauge(registry, "trunkline_state_bytes",
-                         "Sequence state in use or reserved")),
-      state_limit_bytes_(Gauge(registry, "trunkline_state_limit_bytes",
-                               "Memory for sequence state")),
-      ready_(
-          Gauge(registry, "trunkline_ready", "1 when steps can run, else 0")) {
-  auto& family = prometheus::BuildCounter()
-                     .Name("trunkline_requests_total")
-                     .Help("Generation requests that ended, by status code")
-                     .Register(registry);
+          AddCounter(registry, "trunkline_routes_combined_total",
+                     "Routes whose expert's output was added to its row")),
+      first_token_seconds_(AddHistogram(registry,
+                                        "trunkline_time_to_first_token_seconds",
+                                        "From a request's arrival to its first "
+                                        "token",
+                                        kSecondsBuckets)),
+      step_seconds_(AddHistogram(registry, "trunkline_step_seconds",
+                                 "Duration of a step", kSecondsBuckets)),
+      placement_version_(AddGauge(registry, "trunkline_placement_version",
+                                  "Active placement version, 0: none")),
+      running_(AddGauge(registry, "trunkline_sequences_running",
+                        "Requests that hold a sequence slot")),
+      waiting_(AddGauge(registry, "trunkline_requests_waiting",
+                        "Requests that wait for memory")),
+      state_bytes_(AddGauge(registry, "trunkline_state_bytes",
+                            "Sequence state in use or reserved")),
+      state_limit_bytes_(AddGauge(registry, "trunkline_state_limit_bytes",
+                                  "Memory for sequence state")),
+      ready_(AddGauge(registry, "trunkline_ready",
+                      "1 when steps can run, else 0")) {
   for (size_t code = 0; code < requests_.size(); ++code) {
-    requests_[code] = &family.Add(
+    requests_[code] = &AddCounter(
+        registry, "trunkline_requests_total",
+        "Generation requests that ended, by status code",
         {{"code",
           absl::StatusCodeToString(static_cast<absl::StatusCode>(code))}});
   }

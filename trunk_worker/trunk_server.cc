@@ -7,7 +7,6 @@
 
 #include <algorithm>
 #include <array>
-#include <exception>
 #include <filesystem>
 #include <thread>
 #include <utility>
@@ -150,16 +149,9 @@ absl::Status TrunkServer::StartMetrics(const TrunkOptions& options) {
   registry_ = std::make_shared<prometheus::Registry>();
   metrics_ = std::make_unique<TrunkMetrics>(*registry_);
   if (options.metrics_listen.empty()) return absl::OkStatus();
-  try {
-    // Exceptions are this library's way to say that a port is taken.
-    exposer_ = std::make_unique<prometheus::Exposer>(options.metrics_listen, 1);
-  } catch (const std::exception& error) {
-    return absl::UnavailableError(absl::StrCat(
-        "--metrics-listen ", options.metrics_listen, ": ", error.what()));
-  }
-  exposer_->RegisterCollectable(registry_);
-  metrics_address_ = absl::StrCat(HostOf(options.metrics_listen), ":",
-                                  exposer_->GetListeningPorts().front());
+  auto endpoint = MetricsEndpoint::Start(options.metrics_listen, registry_);
+  if (!endpoint.ok()) return Annotate(endpoint.status(), "--metrics-listen");
+  endpoint_ = *std::move(endpoint);
   return absl::OkStatus();
 }
 
@@ -245,7 +237,7 @@ void TrunkServer::Join(const TrunkOptions& options) {
           ? address_
           : absl::StrCat(options.advertise_host, ":",
                          address_.substr(address_.rfind(':') + 1));
-  registration.metrics_address = metrics_address_;
+  registration.metrics_address = metrics_address();
   registration.model_digest = model_.checkpoint->digest();
   registration.numerics_class = std::string(kernels::NumericsClass());
   registration.self_check_digest = self_check_digest_;

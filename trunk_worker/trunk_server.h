@@ -14,11 +14,11 @@
 
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "common/metric_registry.h"
 #include "common/thread_pool.h"
 #include "control/coordinator_client.h"
 #include "model/checkpoint.h"
 #include "model/tokenizer.h"
-#include "prometheus/exposer.h"
 #include "prometheus/registry.h"
 #include "trunk_worker/engine.h"
 #include "trunk_worker/expert_link.h"
@@ -50,7 +50,9 @@ class TrunkServer {
   const std::string& name() const { return name_; }
   const std::string& address() const { return address_; }  // of the API
   // "host:port", empty when off.
-  const std::string& metrics_address() const { return metrics_address_; }
+  std::string metrics_address() const {
+    return endpoint_ == nullptr ? "" : endpoint_->address();
+  }
   Engine& engine() { return *engine_; }
 
  private:
@@ -67,7 +69,6 @@ class TrunkServer {
 
   std::string name_;
   std::string address_;
-  std::string metrics_address_;
   std::string self_check_digest_;
   bool shut_down_ = false;
   std::atomic<uint64_t> active_version_{PlacementVersion::kNone};
@@ -80,7 +81,7 @@ class TrunkServer {
   // Destroyed from the last to the first: whoever calls goes before whom it
   // calls.
   std::shared_ptr<prometheus::Registry> registry_;
-  std::unique_ptr<prometheus::Exposer> exposer_;
+  std::unique_ptr<MetricsEndpoint> endpoint_;
   std::unique_ptr<TrunkMetrics> metrics_;
   std::unique_ptr<ThreadPool> pool_;
   TrunkWeights weights_;

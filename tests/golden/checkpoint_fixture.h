@@ -40,6 +40,9 @@ class LoadedModel {
       trunk::Engine::Options options,
       std::unique_ptr<trunk::ExpertExchange> experts = nullptr);
   const model::Checkpoint& checkpoint() const { return *checkpoint_; }
+  std::shared_ptr<const model::Checkpoint> shared_checkpoint() const {
+    return checkpoint_;
+  }
   const trunk::TrunkWeights& weights() const { return weights_; }
   kernels::Activation activation() const;
   ThreadPool& pool() { return pool_; }
