@@ -15,6 +15,11 @@ if(TRUNKLINE_SANITIZE)
   add_link_options(-fsanitize=${TRUNKLINE_SANITIZE})
 endif()
 
+if(TRUNKLINE_FUZZ)
+  # Coverage of the libraries is what guides the fuzzer; the targets themselves add the engine.
+  add_compile_options(-fsanitize=fuzzer-no-link)
+endif()
+
 find_program(CCACHE_PROGRAM ccache)
 if(CCACHE_PROGRAM AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
   set(CMAKE_CXX_COMPILER_LAUNCHER
