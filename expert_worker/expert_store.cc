@@ -68,7 +68,7 @@ bool MemoryAccount::WaitUntilAtMost(int64_t limit,
 
 // One version under way or done. `progress` and `retired` belong to the store's
 // mutex; the rest does not change.
-struct ExpertStore::Stage_ {
+struct ExpertStore::StagedVersion {
   std::vector<ExpertKey> experts;  // ascending, distinct
   OnProgress on_progress;
   StageProgress progress;
@@ -97,7 +97,7 @@ void ExpertStore::Stage(PlacementVersion version,
                         OnProgress on_progress) {
   std::sort(experts.begin(), experts.end());
   experts.erase(std::unique(experts.begin(), experts.end()), experts.end());
-  auto stage = std::make_shared<Stage_>();
+  auto stage = std::make_shared<StagedVersion>();
   stage->experts = std::move(experts);
   stage->on_progress = std::move(on_progress);
   stage->progress.version = version;
@@ -164,7 +164,7 @@ absl::StatusOr<int64_t> ExpertStore::PackedBytes(ExpertKey key) const {
 
 void ExpertStore::LoaderLoop() {
   while (true) {
-    std::shared_ptr<Stage_> stage;
+    std::shared_ptr<StagedVersion> stage;
     {
       std::unique_lock<std::mutex> lock(mutex_);
       work_.wait(lock, [this] { return stop_ || !queue_.empty(); });
@@ -176,7 +176,7 @@ void ExpertStore::LoaderLoop() {
   }
 }
 
-void ExpertStore::Load(Stage_& stage) {
+void ExpertStore::Load(StagedVersion& stage) {
   Shard::Entries entries;
   const absl::Status status = LoadMissing(stage, &entries);
   absl::erase_if(loaded_,
@@ -192,7 +192,8 @@ void ExpertStore::Load(Stage_& stage) {
   });
 }
 
-absl::Status ExpertStore::LoadMissing(Stage_& stage, Shard::Entries* entries) {
+absl::Status ExpertStore::LoadMissing(StagedVersion& stage,
+                                      Shard::Entries* entries) {
   std::vector<ExpertKey> missing;
   int64_t missing_bytes = 0;
   int64_t loaded_bytes = 0;
@@ -224,7 +225,8 @@ absl::Status ExpertStore::LoadMissing(Stage_& stage, Shard::Entries* entries) {
   return absl::OkStatus();
 }
 
-absl::Status ExpertStore::CheckRoom(const Stage_& stage, int64_t missing_bytes,
+absl::Status ExpertStore::CheckRoom(const StagedVersion& stage,
+                                    int64_t missing_bytes,
                                     size_t missing_count) const {
   const int64_t limit = options_.memory_limit_bytes;
   if (limit <= 0 || missing_bytes == 0) return absl::OkStatus();
@@ -278,12 +280,12 @@ ExpertStore::LoadExpert(ExpertKey key) {
       });
 }
 
-bool ExpertStore::Abandoned(const Stage_& stage) const {
+bool ExpertStore::Abandoned(const StagedVersion& stage) const {
   std::lock_guard<std::mutex> lock(mutex_);
   return stop_ || stage.retired;
 }
 
-void ExpertStore::Publish(Stage_& stage,
+void ExpertStore::Publish(StagedVersion& stage,
                           const std::function<void(StageProgress&)>& edit) {
   StageProgress copy;
   {

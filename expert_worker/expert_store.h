@@ -117,16 +117,17 @@ class ExpertStore {
   absl::StatusOr<int64_t> PackedBytes(ExpertKey key) const;
 
  private:
-  struct Stage_;
+  struct StagedVersion;
   void LoaderLoop();
-  void Load(Stage_& stage);
-  absl::Status LoadMissing(Stage_& stage, Shard::Entries* entries);
-  absl::Status CheckRoom(const Stage_& stage, int64_t missing_bytes,
+  void Load(StagedVersion& stage);
+  absl::Status LoadMissing(StagedVersion& stage, Shard::Entries* entries);
+  absl::Status CheckRoom(const StagedVersion& stage, int64_t missing_bytes,
                          size_t missing_count) const;
   absl::StatusOr<std::shared_ptr<const kernels::MlpWeights>> LoadExpert(
       ExpertKey key);
-  bool Abandoned(const Stage_& stage) const;
-  void Publish(Stage_& stage, const std::function<void(StageProgress&)>& edit);
+  bool Abandoned(const StagedVersion& stage) const;
+  void Publish(StagedVersion& stage,
+               const std::function<void(StageProgress&)>& edit);
 
   const std::shared_ptr<const model::Checkpoint> checkpoint_;
   const Options options_;
@@ -134,9 +135,10 @@ class ExpertStore {
 
   mutable std::mutex mutex_;
   std::condition_variable work_;
-  std::map<PlacementVersion, std::shared_ptr<Stage_>> stages_;  // by mutex_
-  std::deque<std::shared_ptr<Stage_>> queue_;                   // by mutex_
-  bool stop_ = false;                                           // by mutex_
+  std::map<PlacementVersion, std::shared_ptr<StagedVersion>>
+      stages_;                                        // by mutex_
+  std::deque<std::shared_ptr<StagedVersion>> queue_;  // by mutex_
+  bool stop_ = false;                                 // by mutex_
 
   // The loader thread's own.
   ThreadPool pool_;
