@@ -97,4 +97,16 @@ std::string ProgressBar(int64_t done, int64_t total, int width, int64_t tick) {
   return absl::StrFormat("[%s] %3.0f%%", bar, std::floor(part * 100));
 }
 
+std::string FitLine(const std::string& text, int columns) {
+  std::string line = text.substr(0, text.find('\n'));
+  const size_t limit = static_cast<size_t>(std::max(columns, 4));
+  if (line.size() <= limit && line.size() == text.size()) return line;
+  size_t keep = std::min(line.size(), limit - 3);
+  while (keep > 0 && keep < line.size() &&
+         (static_cast<uint8_t>(line[keep]) & 0xC0) == 0x80) {
+    --keep;
+  }
+  return line.substr(0, keep) + "...";
+}
+
 }  // namespace trunkline::cli

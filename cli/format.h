@@ -32,4 +32,8 @@ class Table {
 // shows a mark that wanders with `tick`, for work without a known end.
 std::string ProgressBar(int64_t done, int64_t total, int width, int64_t tick);
 
+// The front of `text` on one line of at most `columns` bytes, "..." where it
+// was cut; never inside a UTF-8 character.
+std::string FitLine(const std::string& text, int columns);
+
 }  // namespace trunkline::cli

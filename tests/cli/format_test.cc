@@ -65,5 +65,15 @@ TEST(Format, ABarWithoutAKnownEndWandersThereAndBack) {
   EXPECT_EQ(ProgressBar(0, 0, 1, 5), "[#]");
 }
 
+TEST(Format, ALineIsCutToTheTerminalBetweenCharacters) {
+  EXPECT_EQ(FitLine("short", 10), "short");
+  EXPECT_EQ(FitLine("exactly ten", 11), "exactly ten");
+  EXPECT_EQ(FitLine("longer than ten", 10), "longer ...");
+  EXPECT_EQ(FitLine("one\ntwo", 10), "one...");
+  EXPECT_EQ(FitLine("abc\xe2\x82\xac long", 8), "abc...");
+  EXPECT_EQ(FitLine("abc\xe2\x82\xac long", 9), "abc\xe2\x82\xac...");
+  EXPECT_EQ(FitLine("anything", 0), "a...");
+}
+
 }  // namespace
 }  // namespace trunkline::cli
