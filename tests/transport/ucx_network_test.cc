@@ -21,6 +21,7 @@
 #include "common/random.h"
 #include "tests/contract/transport_peer.h"
 #include "transport/address.h"
+#include "transport/ucx/ucx_context.h"
 
 namespace trunkline::transport {
 namespace {
@@ -261,6 +262,21 @@ TEST(UcxNetwork, TwoHundredConnectionsLeaveNoDescriptorBehind) {
       {&dialer, &listener}, [&] { return OpenDescriptors() <= before + 4; },
       absl::Seconds(5)))
       << OpenDescriptors() << " descriptors, " << before << " after ten";
+}
+
+// Settings for transports that the operator has ruled out are not made: UCX
+// would warn of them.
+TEST(UcxNetwork, KnowsWhichTransportsTheOperatorLeaves) {
+  using ucx::AnyInUse;
+  EXPECT_TRUE(AnyInUse(nullptr, {"tcp"}));
+  EXPECT_TRUE(AnyInUse("all", {"tcp"}));
+  EXPECT_TRUE(AnyInUse("rc,tcp", {"tcp"}));
+  EXPECT_FALSE(AnyInUse("rc,self", {"tcp"}));
+  EXPECT_FALSE(AnyInUse("^tcp", {"tcp"}));
+  EXPECT_TRUE(AnyInUse("^cma", {"tcp"}));
+  EXPECT_TRUE(AnyInUse("tcp,posix", {"posix", "sysv"}));
+  EXPECT_FALSE(AnyInUse("tcp", {"posix", "sysv"}));
+  EXPECT_TRUE(AnyInUse("tcp", {}));
 }
 
 // The operator's word goes before ours.

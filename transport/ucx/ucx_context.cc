@@ -3,6 +3,7 @@
 #include <cstdlib>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_split.h"
 #include "common/log.h"
 
 namespace trunkline::transport::ucx {
@@ -19,23 +20,44 @@ const std::vector<Setting>& DefaultSettings() {
       // Shared memory between processes of one host counts as a transport that
       // can report failure only with these; without them UCX uses tcp. The key
       // is one for both.
-      {"POSIX_ERROR_HANDLING", "MM_ERROR_HANDLING", "y"},
+      {"POSIX_ERROR_HANDLING",
+       "MM_ERROR_HANDLING",
+       "y",
+       {"posix", "sysv", "mm", "sm", "shm"}},
       // Messages of 16 to 256 KiB are the usual step. TX above RX would keep
       // the
       // worker from being created.
-      {"TCP_TX_SEG_SIZE", "TX_SEG_SIZE", "256k"},
-      {"TCP_RX_SEG_SIZE", "RX_SEG_SIZE", "256k"},
-      {"RNDV_THRESH", "RNDV_THRESH", "256k"},
+      {"TCP_TX_SEG_SIZE", "TX_SEG_SIZE", "256k", {"tcp"}},
+      {"TCP_RX_SEG_SIZE", "RX_SEG_SIZE", "256k", {"tcp"}},
+      {"RNDV_THRESH", "RNDV_THRESH", "256k", {}},
   };
   return *settings;
+}
+
+bool AnyInUse(const char* tls, const std::vector<std::string>& transports) {
+  if (tls == nullptr || transports.empty()) return true;
+  const bool excludes = tls[0] == '^';
+  const std::vector<std::string> named =
+      absl::StrSplit(excludes ? tls + 1 : tls, ',');
+  for (const std::string& transport : transports) {
+    bool is_named = false;
+    for (const std::string& name : named)
+      is_named = is_named || name == transport || (!excludes && name == "all");
+    if (is_named != excludes) return true;
+  }
+  return false;
 }
 
 namespace {
 
 void ApplyDefaults(ucp_config_t* config) {
+  const char* const tls = std::getenv("UCX_TLS");
   for (const Setting& setting : DefaultSettings()) {
-    if (std::getenv(absl::StrCat("UCX_", setting.variable).c_str()) != nullptr)
+    if (std::getenv(absl::StrCat("UCX_", setting.variable).c_str()) !=
+            nullptr ||
+        !AnyInUse(tls, setting.transports)) {
       continue;
+    }
     const ucs_status_t status =
         ucp_config_modify(config, setting.key, setting.value);
     if (status != UCS_OK) {

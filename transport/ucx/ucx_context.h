@@ -45,7 +45,14 @@ struct Setting {
   const char* variable;  // what the operator would set, without UCX_
   const char* key;       // the name that ucp_config_modify takes in 1.13
   const char* value;
+  // Whose setting it is, as UCX_TLS would name them. UCX warns of a setting
+  // for a transport that the operator has ruled out.
+  std::vector<std::string> transports;
 };
 const std::vector<Setting>& DefaultSettings();
+
+// Whether a UCX_TLS of this value (null: not set) leaves any of the transports
+// in use. An empty list stands for all.
+bool AnyInUse(const char* tls, const std::vector<std::string>& transports);
 
 }  // namespace trunkline::transport::ucx
