@@ -231,6 +231,9 @@ StepResult Engine::Execute(const StepPlan& plan) {
   }
   row_runs_.clear();
   for (const StepRun& run : plan.runs) row_runs_.push_back(run.rows);
+  if (options_.observer != nullptr) {
+    runner_.set_observer(options_.observer->BeginStep(plan, *version));
+  }
   result.status = runner_.RunStep(plan.step, row_runs_, &logits_);
   experts_->EndStep(plan.step);
   if (!result.status.ok()) return result;
@@ -259,12 +262,18 @@ void Engine::ReportStep(const StepPlan& plan, const StepResult& result,
   }
   stats.version = result.version;
   stats.failed = !result.status.ok();
-  if (result.started) stats.routes = runner_.route_counts();
+  if (result.started) {
+    stats.routes = runner_.route_counts();
+    stats.layer_routes = runner_.layer_route_counts();
+  }
   if (stats.failed) {
     TL_LOG_WARN("step {} of {} rows failed: {}", plan.step.value, plan.rows,
                 result.status.ToString());
   }
   if (options_.on_step) options_.on_step(stats);
+  if (result.started && options_.observer != nullptr) {
+    options_.observer->EndStep();
+  }
 }
 
 void Engine::Deliver() {

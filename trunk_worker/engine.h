@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <vector>
@@ -27,6 +28,7 @@
 #include "model/tokenizer.h"
 #include "trunk_worker/expert_exchange.h"
 #include "trunk_worker/generation_request.h"
+#include "trunk_worker/layer_observer.h"
 #include "trunk_worker/layer_runner.h"
 #include "trunk_worker/sequence_state.h"
 #include "trunk_worker/trunk_weights.h"
@@ -40,6 +42,7 @@ struct StepStats {
   int64_t rows = 0;
   int64_t decode_rows = 0;
   RouteCounts routes;
+  std::span<const LayerRouteCounts> layer_routes;  // for the call only
   PlacementVersion version;
   bool failed = false;
 };
@@ -76,6 +79,7 @@ class Engine {
     // How often an idle engine looks whether the experts are reachable.
     absl::Duration idle_poll = absl::Milliseconds(20);
     std::function<void(const StepStats&)> on_step;
+    StepObserver* observer = nullptr;  // outlives the engine
     // Called when readiness changes, and once at the start.
     std::function<void(const absl::Status&)> on_readiness;
     // Sees every row of logits that a step makes; for tests and evaluation.

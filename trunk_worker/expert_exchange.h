@@ -6,14 +6,22 @@
 // process, no placement).
 
 #include <cstdint>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "common/ids.h"
+#include "dispatch/layer_exchange.h"
 #include "kernels/kernel_context.h"
 #include "routing/route_table.h"
 
 namespace trunkline::trunk {
+
+// Where the routes of a finished call ran, for those who record it.
+struct RoutesExecuted {
+  WorkerId origin;                               // the trunk
+  std::vector<dispatch::RouteExecution> routes;  // [route rows]
+};
 
 struct MoeCall {
   StepId step;
@@ -26,6 +34,8 @@ struct MoeCall {
   float* combined =
       nullptr;  // [routes->rows, width], written by Finish, rounded once
   int64_t combined_stride = 0;
+  // Not null: an OK Finish over a network fills it.
+  RoutesExecuted* executed = nullptr;
 };
 
 class ExpertExchange {

@@ -208,6 +208,10 @@ absl::Status ExpertLink::Finish(const MoeCall& moe) {
   absl::Status status = call->failure;
   if (status.ok()) status = call->exchange.CheckConservation();
   if (status.ok()) status = Combine(*call);
+  if (status.ok() && moe.executed != nullptr) {
+    moe.executed->origin = identity_.worker;
+    call->exchange.DescribeExecution(&moe.executed->routes);
+  }
   recorder_.CountRoutes(moe.layer, *moe.routes, call->exchange.counters(),
                         status.ok());
   if (status.ok()) {

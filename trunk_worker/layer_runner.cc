@@ -15,6 +15,10 @@ namespace trunkline::trunk {
 using kernels::Activation;
 using model::LayerKind;
 
+routing::RouterPolicy RouterPolicyOf(const model::MoeShape& m) {
+  return {m.experts, m.top_k, m.n_group, m.topk_group, m.normalize, m.scale};
+}
+
 LayerRunner::LayerRunner(const model::ModelConfig* config,
                          const TrunkWeights* weights, Activation activation,
                          ExpertExchange* experts,
@@ -32,6 +36,7 @@ absl::Status LayerRunner::RunStep(StepId step, std::span<const RowRun> runs,
                                   StepLogits* logits) {
   BeginRuns(runs);
   route_counts_ = {};
+  layer_route_counts_.clear();
   Embed(runs);
   for (const model::LayerSpec& spec : config_.layers)
     TL_RETURN_IF_ERROR(Layer(step, spec));
@@ -212,11 +217,9 @@ absl::Status LayerRunner::Route(const model::LayerSpec& spec,
   float* scores = act_.scores.data();
   Project(act_.normed.data(), w.gate, scores, Activation::kF32);
   kernels::Sigmoid(context_, scores, m.experts, rows_, m.experts);
-  const routing::RouterPolicy policy{m.experts,    m.top_k,     m.n_group,
-                                     m.topk_group, m.normalize, m.scale};
   const absl::Status status = routing::SelectRoutes(
-      policy, {scores, static_cast<size_t>(rows_ * m.experts)}, rows_,
-      w.correction_bias, &routes_);
+      RouterPolicyOf(m), {scores, static_cast<size_t>(rows_ * m.experts)},
+      rows_, w.correction_bias, &routes_);
   if (!status.ok()) {
     // The scores are this server's own work, so a bad one is not the caller's
     // argument.
@@ -248,12 +251,14 @@ absl::Status LayerRunner::Moe(StepId step, const model::LayerSpec& spec,
   call.activation = activation_;
   call.combined = latent ? act_.latent_out.data() : act_.mixer_out.data();
   call.combined_stride = call.width;
-  route_counts_.accepted += routes_.expert_id.size();
-
-  TL_RETURN_IF_ERROR(experts_.Begin(call));
-  if (shared) Mlp(w.shared, act_.shared_out.data());
-  TL_RETURN_IF_ERROR(experts_.Finish(call));
-  route_counts_.returned += routes_.expert_id.size();
+  const bool watched = observer_ != nullptr && observer_->Wants(spec.index);
+  if (watched) {
+    routes_executed_.routes.clear();
+    call.executed = &routes_executed_;
+  }
+  const absl::Status exchanged = Exchange(call, w, shared);
+  if (watched) ShowLayer(call, exchanged.ok());
+  TL_RETURN_IF_ERROR(exchanged);
 
   if (latent) {
     Project(act_.latent_out.data(), w.fc2_latent, act_.mixer_out.data(),
@@ -265,6 +270,31 @@ absl::Status LayerRunner::Moe(StepId step, const model::LayerSpec& spec,
                      activation_);
   }
   return absl::OkStatus();
+}
+
+absl::Status LayerRunner::Exchange(const MoeCall& call, const MoeWeights& w,
+                                   bool shared) {
+  const uint64_t routes = routes_.expert_id.size();
+  route_counts_.accepted += routes;
+  layer_route_counts_.push_back({call.layer, routes, 0});
+  TL_RETURN_IF_ERROR(experts_.Begin(call));
+  if (shared) Mlp(w.shared, act_.shared_out.data());
+  TL_RETURN_IF_ERROR(experts_.Finish(call));
+  route_counts_.returned += routes;
+  layer_route_counts_.back().executed = routes;
+  return absl::OkStatus();
+}
+
+void LayerRunner::ShowLayer(const MoeCall& call, bool completed) {
+  ObservedLayer seen;
+  seen.step = call.step;
+  seen.layer = call.layer;
+  seen.routes = &routes_;
+  seen.scores = {act_.scores.data(),
+                 static_cast<size_t>(routes_.rows * routes_.experts)};
+  seen.executed = &routes_executed_;
+  seen.completed = completed;
+  observer_->OnLayer(seen);
 }
 
 // Final norm and head, for the rows that are wanted only. Logits stay fp32.

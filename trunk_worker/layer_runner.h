@@ -21,6 +21,7 @@
 #include "routing/router_policy.h"
 #include "trunk_worker/activations.h"
 #include "trunk_worker/expert_exchange.h"
+#include "trunk_worker/layer_observer.h"
 #include "trunk_worker/sequence_state.h"
 #include "trunk_worker/trunk_weights.h"
 
@@ -57,6 +58,16 @@ struct RouteCounts {
   uint64_t returned = 0;  // executed, and their sum taken
 };
 
+// Of a step, per moe layer it came to.
+struct LayerRouteCounts {
+  LayerIndex layer;
+  uint64_t selected = 0;
+  uint64_t executed = 0;  // accepted, executed, and their sum taken
+};
+
+// The layer's router as routing/ knows it.
+routing::RouterPolicy RouterPolicyOf(const model::MoeShape& moe);
+
 class LayerRunner {
  public:
   enum class Tap : uint8_t { kBlockIn, kBlockOut };
@@ -80,9 +91,14 @@ class LayerRunner {
                         std::span<const RowRun> runs, float* rows);
 
   void set_tap(TapFunction tap) { tap_ = std::move(tap); }
+  // Null: nobody looks. Stays until it is set again.
+  void set_observer(LayerObserver* observer) { observer_ = observer; }
   int64_t rows_max() const { return rows_max_; }
   // Of the last step, also one that failed.
   const RouteCounts& route_counts() const { return route_counts_; }
+  std::span<const LayerRouteCounts> layer_route_counts() const {
+    return layer_route_counts_;
+  }
 
  private:
   void BeginRuns(std::span<const RowRun> runs);
@@ -94,6 +110,8 @@ class LayerRunner {
   absl::Status Moe(StepId step, const model::LayerSpec& spec,
                    const MoeWeights& w);
   absl::Status Route(const model::LayerSpec& spec, const MoeWeights& w);
+  absl::Status Exchange(const MoeCall& call, const MoeWeights& w, bool shared);
+  void ShowLayer(const MoeCall& call, bool completed);
   void Head(std::span<const RowRun> runs, StepLogits* logits);
 
   void Norm(const float* x, const std::vector<float>& weight, float* y);
@@ -110,7 +128,10 @@ class LayerRunner {
   const int64_t rows_max_;
   Activations act_;
   TapFunction tap_;
+  LayerObserver* observer_ = nullptr;
   RouteCounts route_counts_;
+  std::vector<LayerRouteCounts> layer_route_counts_;
+  RoutesExecuted routes_executed_;
   routing::RouteTable routes_;
 
   // The step under way.

@@ -58,6 +58,29 @@ TrunkMetrics::TrunkMetrics(prometheus::Registry& registry)
   }
 }
 
+void TrunkMetrics::AddLayers(prometheus::Registry& registry,
+                             std::span<const LayerIndex> layers) {
+  for (LayerIndex layer : layers) {
+    const MetricLabels labels = {{"layer", std::to_string(layer.value)}};
+    layers_[layer] = {
+        &AddCounter(registry, "trunkline_layer_routes_selected_total",
+                    "Routes that the layer's router chose", labels),
+        &AddCounter(registry, "trunkline_layer_routes_executed_total",
+                    "Routes of the layer whose expert's output was added to "
+                    "its row",
+                    labels)};
+  }
+}
+
+std::vector<LayerRouteCounts> TrunkMetrics::LayerTotals() const {
+  std::vector<LayerRouteCounts> totals;
+  for (const auto& [layer, counters] : layers_) {
+    totals.push_back({layer, static_cast<uint64_t>(counters.selected->Value()),
+                      static_cast<uint64_t>(counters.executed->Value())});
+  }
+  return totals;
+}
+
 void TrunkMetrics::OnStep(const StepStats& step) {
   steps_.Increment();
   if (step.failed) steps_failed_.Increment();
@@ -65,6 +88,12 @@ void TrunkMetrics::OnStep(const StepStats& step) {
   decode_rows_.Increment(static_cast<double>(step.decode_rows));
   routes_accepted_.Increment(static_cast<double>(step.routes.accepted));
   routes_combined_.Increment(static_cast<double>(step.routes.returned));
+  for (const LayerRouteCounts& layer : step.layer_routes) {
+    const auto counters = layers_.find(layer.layer);
+    if (counters == layers_.end()) continue;
+    counters->second.selected->Increment(static_cast<double>(layer.selected));
+    counters->second.executed->Increment(static_cast<double>(layer.executed));
+  }
   step_seconds_.Observe(absl::ToDoubleSeconds(step.time));
 }
 

@@ -5,6 +5,9 @@
 
 #include <array>
 #include <cstdint>
+#include <map>
+#include <span>
+#include <vector>
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
@@ -20,6 +23,12 @@ namespace trunkline::trunk {
 class TrunkMetrics {
  public:
   explicit TrunkMetrics(prometheus::Registry& registry);
+
+  // Per-layer counters for these layers. Once, before the first step.
+  void AddLayers(prometheus::Registry& registry,
+                 std::span<const LayerIndex> layers);
+  // The values of the per-layer counters, ascending by layer.
+  std::vector<LayerRouteCounts> LayerTotals() const;
 
   void OnStep(const StepStats& step);
   void OnFirstToken(absl::Duration since_arrival);
@@ -38,6 +47,11 @@ class TrunkMetrics {
   prometheus::Counter& decode_rows_;
   prometheus::Counter& routes_accepted_;
   prometheus::Counter& routes_combined_;
+  struct LayerCounters {
+    prometheus::Counter* selected;
+    prometheus::Counter* executed;
+  };
+  std::map<LayerIndex, LayerCounters> layers_;  // constant after AddLayers
   prometheus::Histogram& first_token_seconds_;
   prometheus::Histogram& step_seconds_;
   prometheus::Gauge& placement_version_;

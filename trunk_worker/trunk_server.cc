@@ -181,6 +181,10 @@ absl::Status TrunkServer::StartEngine(const TrunkOptions& options) {
   engine.waiting_max = static_cast<size_t>(options.queue_max);
   engine.unready_patience = options.unready_patience;
   engine.on_step = [this](const StepStats& step) { metrics_->OnStep(step); };
+  metrics_->AddLayers(*registry_, model_.checkpoint->config().MoeLayers());
+  recorder_ = std::make_unique<RouteRecorder>(
+      [this] { return metrics_->LayerTotals(); });
+  engine.observer = recorder_.get();
   engine.on_readiness = [this](const absl::Status& status) {
     OnReadiness(status);
   };
@@ -199,6 +203,8 @@ absl::Status TrunkServer::Listen(const TrunkOptions& options) {
   service.active_version = [this] { return PlacementVersion(active_version_); };
   service_ = std::make_unique<GenerationService>(&model_, engine_.get(),
                                                  metrics_.get(), service);
+  record_service_ = std::make_unique<RouteRecorderService>(
+      model_.checkpoint.get(), &weights_, recorder_.get(), model_.name, name_);
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;
@@ -206,6 +212,7 @@ absl::Status TrunkServer::Listen(const TrunkOptions& options) {
   builder.AddListeningPort(options.listen, grpc::InsecureServerCredentials(),
                            &port);
   builder.RegisterService(service_.get());
+  builder.RegisterService(record_service_.get());
   builder.SetMaxReceiveMessageSize(kRequestBytesMax);
   // Two servers on one port would share its connections without a word.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 0);
@@ -293,6 +300,7 @@ void TrunkServer::Shutdown(absl::Duration patience) {
     if (health_ != nullptr) health_->SetServingStatus(false);
   }
   if (engine_ != nullptr) engine_->Shutdown(patience);
+  if (recorder_ != nullptr) recorder_->StopForGood();
   if (server_ != nullptr)
     server_->Shutdown(std::chrono::system_clock::now() + kReplyGrace);
   if (client_ != nullptr) client_->Stop();

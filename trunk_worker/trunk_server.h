@@ -24,6 +24,8 @@
 #include "trunk_worker/expert_link.h"
 #include "trunk_worker/generation_service.h"
 #include "trunk_worker/generation_wire.h"
+#include "trunk_worker/route_recorder.h"
+#include "trunk_worker/route_recorder_service.h"
 #include "trunk_worker/trunk_metrics.h"
 #include "trunk_worker/trunk_options.h"
 #include "trunk_worker/trunk_weights.h"
@@ -87,8 +89,10 @@ class TrunkServer {
   TrunkWeights weights_;
   ServedModel model_;
   ExpertLink* link_ = nullptr;  // the engine's; null: experts are local
+  std::unique_ptr<RouteRecorder> recorder_;
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<GenerationService> service_;
+  std::unique_ptr<RouteRecorderService> record_service_;
   std::unique_ptr<grpc::Server> server_;
   control::Identity identity_;  // the coordinator client's threads only
   std::unique_ptr<control::CoordinatorClient> client_;
