@@ -46,12 +46,17 @@ absl::Status CoreOptions::Validate() const {
       {"trunk_grace", driver.trunk_grace},
       {"repair_delay", driver.repair_delay},
       {"redundancy_delay", driver.redundancy_delay},
-      {"retry_delay", driver.retry_delay}};
+      {"retry_delay", driver.retry_delay},
+      {"load_half_life", load_half_life}};
   for (const auto& [name, duration] : durations) {
     if (duration <= absl::ZeroDuration()) {
       return invalid(name,
                      "is " + absl::FormatDuration(duration) + ", above zero");
     }
+  }
+  if (rebalance_interval < absl::ZeroDuration()) {
+    return invalid("rebalance_interval",
+                   "is " + absl::FormatDuration(rebalance_interval));
   }
   if (membership.lease < absl::Milliseconds(100) ||
       membership.lease > absl::Hours(1)) {
@@ -67,6 +72,8 @@ Coordinator::Coordinator(CoreOptions options, const StoreContents& contents,
       cluster_(contents.cluster),
       membership_(options.membership, contents.workers, moment.now),
       driver_(options.driver, contents, first_revision),
+      loads_(options.load_half_life),
+      rebalance_at_(moment.now + options.rebalance_interval),
       revision_(first_revision) {}
 
 Actions Coordinator::Step(const Event& event, Moment moment) {
@@ -100,8 +107,17 @@ Actions Coordinator::Run(const Event* event, Moment moment) {
     asked = !std::holds_alternative<HeartbeatEvent>(*event);
   }
   Settle(asked || cluster_changed, context, &actions);
+  actions.plan_rebalance = RebalanceIsDue(moment.now);
   Collect(cluster_changed, &actions);
   return actions;
+}
+
+bool Coordinator::RebalanceIsDue(absl::Time now) {
+  if (options_.rebalance_interval == absl::ZeroDuration()) return false;
+  if (now < rebalance_at_) return false;
+  rebalance_at_ = now + options_.rebalance_interval;
+  return !cluster_.pinned && !loads_.empty() && driver_.Active() != nullptr &&
+         driver_.OpenChange() == nullptr;
 }
 
 void Coordinator::Settle(bool forced, DriverContext& context,
@@ -175,6 +191,7 @@ Reply Coordinator::Handle(const HeartbeatEvent& event, DriverContext& context) {
       !status.ok()) {
     return Refused(std::move(status));
   }
+  loads_.Add(heartbeat.report.loads, context.moment.now);
   return Done(HeartbeatReply{.epoch = cluster_.epoch});
 }
 
@@ -280,8 +297,20 @@ Reply Coordinator::Handle(const DrainEvent& event, DriverContext& context) {
   return Done();
 }
 
+Reply Coordinator::Handle(const RecordEvent& event, DriverContext& context) {
+  if (event.start) {
+    loads_.StartRecording(context.moment.now);
+  } else {
+    loads_.StopRecording(context.moment.now);
+  }
+  return Done();
+}
+
 absl::Time Coordinator::NextDeadline() const {
-  return std::min(membership_.NextExpiry(), settle_at_);
+  const absl::Time next = std::min(membership_.NextExpiry(), settle_at_);
+  return options_.rebalance_interval == absl::ZeroDuration()
+             ? next
+             : std::min(next, rebalance_at_);
 }
 
 control::ClusterView Coordinator::View() const {

@@ -13,6 +13,7 @@
 #include "control/cluster_view.h"
 #include "coordinator/coordinator_action.h"
 #include "coordinator/coordinator_event.h"
+#include "coordinator/load_ledger.h"
 #include "coordinator/membership.h"
 #include "coordinator/placement_driver.h"
 #include "coordinator/placement_store.h"
@@ -22,6 +23,10 @@ namespace trunkline::coordinator {
 struct CoreOptions {
   MembershipOptions membership;
   DriverOptions driver;
+  // After so long without rows an expert's load counts half.
+  absl::Duration load_half_life = absl::Minutes(2);
+  // How often the edge is asked to plan a rebalance; zero: never.
+  absl::Duration rebalance_interval = absl::ZeroDuration();
 
   absl::Status Validate() const;
 };
@@ -46,6 +51,7 @@ class Coordinator {
   const ClusterRecord& cluster() const { return cluster_; }
   const Membership& membership() const { return membership_; }
   const PlacementDriver& driver() const { return driver_; }
+  const LoadLedger& loads() const { return loads_; }
   const CoreOptions& options() const { return options_; }
 
  private:
@@ -57,6 +63,8 @@ class Coordinator {
   Reply Handle(const AbandonEvent& event, DriverContext& context);
   Reply Handle(const PinEvent& event, DriverContext& context);
   Reply Handle(const DrainEvent& event, DriverContext& context);
+  Reply Handle(const RecordEvent& event, DriverContext& context);
+  bool RebalanceIsDue(absl::Time now);
   absl::Status CheckCluster(uint64_t cluster_id) const;
   absl::Status CheckLoads(const control::Report& report) const;
   Actions Run(const Event* event, Moment moment);
@@ -67,6 +75,8 @@ class Coordinator {
   ClusterRecord cluster_;
   Membership membership_;
   PlacementDriver driver_;
+  LoadLedger loads_;
+  absl::Time rebalance_at_;
   uint64_t revision_;
   // Advancing walks whole maps; heartbeats that say nothing new skip it.
   uint64_t settled_generation_ = 0;

@@ -47,6 +47,9 @@ struct Actions {
   std::optional<Reply> reply;  // set by every Step, never by Tick
   StoreChange change;
   bool view_changed = false;
+  // It is time to plan a rebalance (rebalance.h) and to apply it if it is worth
+  // it. Planning is slow, so the edge does it beside the loop.
+  bool plan_rebalance = false;
   std::vector<std::string> notes;  // for the log: what happened, in sentences
   Tally tally;
 };

@@ -61,8 +61,13 @@ struct DrainEvent {
   bool drain = false;  // false: undrain
 };
 
-using Event =
-    std::variant<RegisterEvent, HeartbeatEvent, LeaveEvent, ApplyEvent,
-                 RollbackEvent, AbandonEvent, PinEvent, DrainEvent>;
+// Starts or stops counting the loads exactly.
+struct RecordEvent {
+  bool start = false;
+};
+
+using Event = std::variant<RegisterEvent, HeartbeatEvent, LeaveEvent,
+                           ApplyEvent, RollbackEvent, AbandonEvent, PinEvent,
+                           DrainEvent, RecordEvent>;
 
 }  // namespace trunkline::coordinator

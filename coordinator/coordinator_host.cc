@@ -21,15 +21,18 @@ Moment NowMoment() {
 }  // namespace
 
 CoordinatorHost::CoordinatorHost(
-    std::unique_ptr<DurableCoordinator> coordinator,
+    std::unique_ptr<DurableCoordinator> coordinator, RebalanceOptions rebalance,
     CoordinatorMetrics* metrics)
-    : metrics_(metrics), coordinator_(std::move(coordinator)) {}
+    : metrics_(metrics),
+      rebalance_(rebalance),
+      coordinator_(std::move(coordinator)) {}
 
 CoordinatorHost::~CoordinatorHost() { Stop(); }
 
 void CoordinatorHost::Start(OnView on_view) {
   on_view_ = std::move(on_view);
   thread_ = std::thread([this] { Loop(); });
+  planner_ = std::thread([this] { PlanLoop(); });
 }
 
 void CoordinatorHost::Stop() {
@@ -37,8 +40,10 @@ void CoordinatorHost::Stop() {
     const std::lock_guard<std::mutex> lock(mutex_);
     stopping_ = true;
     changed_.notify_all();
+    plan_changed_.notify_all();
   }
   if (thread_.joinable()) thread_.join();
+  if (planner_.joinable()) planner_.join();
 }
 
 Reply CoordinatorHost::Submit(const Event& event, const char* method) {
@@ -77,6 +82,10 @@ void CoordinatorHost::Record(DurableCoordinator::Outcome* outcome,
   std::move(outcome->notes.begin(), outcome->notes.end(),
             std::back_inserter(notes_));
   if (outcome->view_changed) view_changed_ = true;
+  if (outcome->plan_rebalance) {
+    plan_wanted_ = true;
+    plan_changed_.notify_all();
+  }
   // A step that changed something may have moved the next deadline.
   if (outcome->view_changed || !notes_.empty()) changed_.notify_all();
 }
@@ -109,6 +118,48 @@ void CoordinatorHost::Loop() {
         lock, absl::ToChronoNanoseconds(std::min(wait, kSleepMost)), [&] {
           return stopping_ || !notes_.empty() || Publishable() != pending;
         });
+  }
+}
+
+absl::StatusOr<RebalanceSnapshot> CoordinatorHost::Snapshot() {
+  absl::StatusOr<RebalanceSnapshot> snapshot = absl::UnknownError("");
+  const absl::Status status =
+      Query([&](const Coordinator& core) { snapshot = TakeSnapshot(core); });
+  return status.ok() ? std::move(snapshot) : status;
+}
+
+void CoordinatorHost::PlanLoop() {
+  std::unique_lock<std::mutex> lock(mutex_);
+  while (true) {
+    plan_changed_.wait(lock, [&] { return stopping_ || plan_wanted_; });
+    if (stopping_) return;
+    plan_wanted_ = false;
+    lock.unlock();
+    PlanRebalanceOnce();
+    lock.lock();
+  }
+}
+
+void CoordinatorHost::PlanRebalanceOnce() {
+  const absl::StatusOr<RebalanceSnapshot> snapshot = Snapshot();
+  if (!snapshot.ok()) return;  // a change has begun meanwhile
+  const absl::StatusOr<placement::BalancePlan> plan =
+      PlanRebalance(*snapshot, rebalance_);
+  if (!plan.ok()) {
+    TL_LOG_WARN("rebalance: {}", std::string(plan.status().message()));
+    return;
+  }
+  TL_LOG_INFO("rebalance: {} ({} bytes to move, balancedness {:.3f} -> {:.3f})",
+              plan->reason, plan->diff.bytes, plan->before.balancedness(),
+              plan->after.balancedness());
+  if (!plan->worthwhile) return;
+  const Reply reply =
+      Submit(ApplyEvent{.map = plan->map,
+                        .origin = "rebalance",
+                        .expected_active = snapshot->current.version},
+             "Rebalance");
+  if (!reply.status.ok()) {
+    TL_LOG_WARN("rebalance: {}", std::string(reply.status.message()));
   }
 }
 

@@ -1,7 +1,8 @@
 #pragma once
 
 // The thin edge around the core that both gRPC services share: one lock, one
-// thread that ticks, publishes views and writes the log. Thread-safe.
+// thread that ticks, publishes views and writes the log, and one that plans
+// rebalances when they are due. Thread-safe.
 
 #include <condition_variable>
 #include <functional>
@@ -15,6 +16,7 @@
 #include "control/cluster_proto.h"
 #include "coordinator/coordinator_metrics.h"
 #include "coordinator/durable_coordinator.h"
+#include "coordinator/rebalance.h"
 
 namespace trunkline::coordinator {
 
@@ -25,9 +27,10 @@ class CoordinatorHost {
   // that follow each other closely are published as one.
   using OnView = std::function<void(SharedView, bool ready)>;
 
-  // metrics outlives the host.
+  // metrics outlives the host. rebalance: limits of the rebalances that the
+  // core asks for.
   CoordinatorHost(std::unique_ptr<DurableCoordinator> coordinator,
-                  CoordinatorMetrics* metrics);
+                  RebalanceOptions rebalance, CoordinatorMetrics* metrics);
   ~CoordinatorHost();  // Stop
   CoordinatorHost(const CoordinatorHost&) = delete;
   CoordinatorHost& operator=(const CoordinatorHost&) = delete;
@@ -42,9 +45,12 @@ class CoordinatorHost {
   // Runs `query` on the core under the lock; UNAVAILABLE while the store does
   // not answer.
   absl::Status Query(const std::function<void(const Coordinator&)>& query);
+  absl::StatusOr<RebalanceSnapshot> Snapshot();
 
  private:
   void Loop();
+  void PlanLoop();
+  void PlanRebalanceOnce();
   void Record(DurableCoordinator::Outcome* outcome, uint64_t commits,
               uint64_t failures, absl::Time began);
   bool Publishable() const { return view_changed_ && !coordinator_->stale(); }
@@ -53,7 +59,8 @@ class CoordinatorHost {
 
   CoordinatorMetrics* const metrics_;
   OnView on_view_;
-  std::thread thread_;
+  const RebalanceOptions rebalance_;
+  std::thread thread_, planner_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
@@ -62,6 +69,8 @@ class CoordinatorHost {
   SharedView last_view_;
   bool view_changed_ = true;  // the first view is published at the start
   bool stopping_ = false;
+  bool plan_wanted_ = false;
+  std::condition_variable plan_changed_;
   std::vector<std::string> notes_;
 };
 

@@ -29,6 +29,11 @@ absl::Status CoordinatorOptions::Validate() const {
     return absl::InvalidArgumentError(
         absl::StrCat("watchers_max is ", watchers_max, ", at least 1"));
   }
+  if (!(rebalance_min_gain >= 0 && rebalance_min_gain < 1)) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("rebalance_min_gain is ", rebalance_min_gain,
+                     ", 0 to below 1 is possible"));
+  }
   static const std::set<std::string> kLevels = {
       "", "trace", "debug", "info", "warn", "error", "off"};
   if (kLevels.count(log_level) == 0) {
@@ -47,6 +52,7 @@ CoreOptions CoordinatorOptions::Core() const {
   core.driver.repair_delay = repair_delay;
   core.driver.redundancy_delay = redundancy_delay;
   core.driver.stage_timeout = stage_timeout;
+  core.rebalance_interval = rebalance_interval;
   return core;
 }
 

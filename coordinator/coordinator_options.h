@@ -30,6 +30,13 @@ struct CoordinatorOptions {
   absl::Duration redundancy_delay = absl::Seconds(60);
   // A placement change that its workers have not loaded by then is abandoned.
   absl::Duration stage_timeout = absl::Minutes(10);
+  // Experts follow the load: so often a plan of the incremental policy is made,
+  // and applied if the slowest worker wins at least rebalance_min_gain of its
+  // time by moving at most rebalance_max_moved_bytes (0: not limited). Zero:
+  // only when asked.
+  absl::Duration rebalance_interval = absl::ZeroDuration();
+  double rebalance_min_gain = 0.1;
+  uint64_t rebalance_max_moved_bytes = 0;
   // GET /metrics, "host:port"; empty: off.
   std::string metrics;
   // trace | debug | info | warn | error | off; empty: as the process has set

@@ -13,6 +13,7 @@
 #include "common/metric_registry.h"
 #include "common/status_macros.h"
 #include "control/control_channel.h"
+#include "coordinator/admin_service.h"
 #include "coordinator/control_service.h"
 #include "coordinator/coordinator_host.h"
 #include "coordinator/coordinator_metrics.h"
@@ -28,6 +29,18 @@ uint64_t RandomClusterId() {
   std::random_device device;
   const uint64_t id = (uint64_t{device()} << 32) | device();
   return id == 0 ? 1 : id;  // 0 reads as "none" in messages
+}
+
+// For the synchronous service: few operators, and never more threads than this
+// whatever they do.
+void LimitThreads(grpc::ServerBuilder* builder) {
+  using Option = grpc::ServerBuilder::SyncServerOption;
+  builder->SetSyncServerOption(Option::NUM_CQS, 1);
+  builder->SetSyncServerOption(Option::MIN_POLLERS, 1);
+  builder->SetSyncServerOption(Option::MAX_POLLERS, 2);
+  grpc::ResourceQuota quota("coordinator");
+  quota.SetMaxThreads(16);
+  builder->SetResourceQuota(quota);
 }
 
 void EnableGrpcPlugins() {
@@ -62,7 +75,12 @@ class Server final : public CoordinatorServer {
         DurableCoordinator::Open(
             options_.Core(), std::move(store),
             {.now = Clock::Monotonic().Now(), .wall = absl::Now()}));
-    host_ = std::make_unique<CoordinatorHost>(std::move(durable), &metrics_);
+    host_ = std::make_unique<CoordinatorHost>(
+        std::move(durable),
+        RebalanceOptions{.max_moved_bytes = options_.rebalance_max_moved_bytes,
+                         .min_gain = options_.rebalance_min_gain},
+        &metrics_);
+    admin_ = std::make_unique<AdminService>(host_.get(), &metrics_);
     service_ = std::make_unique<ControlService>(host_.get(), &metrics_,
                                                 options_.watchers_max);
     TL_RETURN_IF_ERROR(Listen());
@@ -91,6 +109,7 @@ class Server final : public CoordinatorServer {
       server_.reset();
     }
     service_.reset();
+    admin_.reset();
     host_.reset();
     endpoint_.reset();
   }
@@ -104,6 +123,8 @@ class Server final : public CoordinatorServer {
     builder.AddListeningPort(options_.listen, grpc::InsecureServerCredentials(),
                              &port);
     builder.RegisterService(service_.get());
+    builder.RegisterService(admin_.get());
+    LimitThreads(&builder);
     server_ = builder.BuildAndStart();
     if (server_ == nullptr || port == 0) {
       server_.reset();
@@ -128,6 +149,7 @@ class Server final : public CoordinatorServer {
   std::unique_ptr<MetricsEndpoint> endpoint_;
   std::unique_ptr<CoordinatorHost> host_;
   std::unique_ptr<ControlService> service_;
+  std::unique_ptr<AdminService> admin_;
   std::unique_ptr<grpc::Server> server_;
 };
 

@@ -9,6 +9,36 @@ namespace {
 // While the store does not answer, it is asked again so often.
 constexpr absl::Duration kRecoverPeriod = absl::Milliseconds(500);
 
+// The core relies on placements that fit the model; a store is input.
+absl::Status CheckContents(const StoreContents& contents) {
+  int active = 0, open = 0;
+  for (const PlacementRecord& record : contents.placements) {
+    const std::string subject =
+        absl::StrCat("placement store: version ", record.map.version.value);
+    if (!contents.cluster.model) {
+      return absl::DataLossError(subject + " without a model");
+    }
+    if (absl::Status status = placement::ValidatePlacement(
+            record.map, contents.cluster.model->moe_layers);
+        !status.ok()) {
+      return absl::DataLossError(
+          absl::StrCat(subject, ": ", std::string(status.message())));
+    }
+    if (record.map.version.value >= contents.cluster.next_version) {
+      return absl::DataLossError(absl::StrCat(subject,
+                                              " exists, the next to give is ",
+                                              contents.cluster.next_version));
+    }
+    if (record.state == placement::VersionState::kActive) ++active;
+    if (placement::IsOpen(record.state)) ++open;
+    if (active > 1 || open > 1) {
+      return absl::DataLossError(absl::StrCat(
+          subject, " is ", Name(record.state), ", and so is another"));
+    }
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<DurableCoordinator>> DurableCoordinator::Open(
@@ -25,6 +55,7 @@ absl::Status DurableCoordinator::Recover(Moment moment) {
   // never means two views.
   const uint64_t first = core_ == nullptr ? 1 : core_->revision() + 1;
   TL_ASSIGN_OR_RETURN(const StoreContents contents, store_->Load());
+  TL_RETURN_IF_ERROR(CheckContents(contents));
   core_ = std::make_unique<Coordinator>(options_, contents, first, moment);
   stale_ = false;
   return absl::OkStatus();
@@ -66,6 +97,7 @@ DurableCoordinator::Outcome DurableCoordinator::Finish(Actions actions,
   outcome.view_changed = actions.view_changed;
   outcome.notes = std::move(actions.notes);
   outcome.tally = actions.tally;
+  outcome.plan_rebalance = actions.plan_rebalance;
   if (actions.reply) outcome.reply = std::move(*actions.reply);
   if (actions.change.empty()) return outcome;
   const absl::Status status = store_->Commit(actions.change);

@@ -21,6 +21,7 @@ class DurableCoordinator {
   struct Outcome {
     Reply reply;                // of a Step
     bool view_changed = false;  // View() is newer than before
+    bool plan_rebalance = false;
     std::vector<std::string> notes;
     Tally tally;
   };

@@ -6,6 +6,7 @@
 #include "common/check.h"
 #include "common/status_macros.h"
 #include "coordinator/readiness.h"
+#include "placement/placement_diff.h"
 #include "placement/repair.h"
 
 namespace trunkline::coordinator {
@@ -117,8 +118,7 @@ bool PlacementDriver::AdvanceOpen(DriverContext& context) {
   if (record == nullptr) return false;
   switch (record->state) {
     case VersionState::kProposed:
-      RememberIncarnations(*record, context.membership);
-      stage_deadline_ = context.moment.now + options_.stage_timeout;
+      BeginStaging(*record, context);
       Move(record, VersionState::kStaging, "workers load what they lack",
            context);
       return true;
@@ -137,8 +137,7 @@ bool PlacementDriver::AdvanceOpen(DriverContext& context) {
 bool PlacementDriver::AdvanceStaging(PlacementRecord* record,
                                      DriverContext& context) {
   if (stage_deadline_ == absl::InfiniteFuture()) {  // after a restart
-    RememberIncarnations(*record, context.membership);
-    stage_deadline_ = context.moment.now + options_.stage_timeout;
+    BeginStaging(*record, context);
   }
   const PlacementVersion version = record->map.version;
   std::string waiting;
@@ -170,6 +169,7 @@ bool PlacementDriver::AdvanceStaging(PlacementRecord* record,
     }
   }
   if (waiting.empty()) {
+    MeasureStaging(context.moment.now);
     Move(record, VersionState::kReady, "every worker has reported", context);
     return true;
   }
@@ -380,14 +380,33 @@ void PlacementDriver::AbandonRecord(PlacementRecord* record,
   Move(record, VersionState::kAbandoned, reason, context);
 }
 
-void PlacementDriver::RememberIncarnations(const PlacementRecord& record,
-                                           const Membership& membership) {
+void PlacementDriver::BeginStaging(const PlacementRecord& record,
+                                   DriverContext& context) {
+  stage_deadline_ = context.moment.now + options_.stage_timeout;
+  stage_began_ = context.moment.now;
   staging_incarnations_.clear();
   for (const WorkerId worker : record.map.Workers()) {
-    const Member* member = membership.Find(worker);
+    const Member* member = context.membership.Find(worker);
     staging_incarnations_[worker] =
         member != nullptr ? member->record.incarnation : 0;
   }
+  stage_bytes_most_ = 0;
+  const PlacementRecord* active = Active();
+  const absl::StatusOr<placement::PlacementDiff> diff =
+      placement::DiffPlacements(
+          active != nullptr ? active->map : PlacementMap(), record.map,
+          context.cluster.model->moe_layers);
+  TL_CHECK(diff.ok()) << diff.status();
+  for (const auto& [worker, bytes] : diff->bytes_by_worker) {
+    stage_bytes_most_ = std::max(stage_bytes_most_, bytes);
+  }
+}
+
+void PlacementDriver::MeasureStaging(absl::Time now) {
+  const absl::Duration took = now - stage_began_;
+  if (stage_bytes_most_ == 0 || took <= absl::ZeroDuration()) return;
+  load_bytes_per_second_ =
+      static_cast<double>(stage_bytes_most_) / absl::ToDoubleSeconds(took);
 }
 
 void PlacementDriver::DropOldRecords() {

@@ -88,6 +88,8 @@ class PlacementDriver {
   const DriverOptions& options() const { return options_; }
   // Why a repair or a drain can not go on; empty when nothing is in the way.
   const std::string& blocked() const { return blocked_; }
+  // How fast the slowest worker loaded the last change; 0: not measured.
+  double load_bytes_per_second() const { return load_bytes_per_second_; }
   absl::Time next_deadline() const { return next_deadline_; }
 
   // What changed since the last call, for the store and the view.
@@ -113,8 +115,8 @@ class PlacementDriver {
                   DriverContext& context);
   PlacementRecord* MutableActive();
   PlacementRecord* MutableOpen();
-  void RememberIncarnations(const PlacementRecord& record,
-                            const Membership& membership);
+  void BeginStaging(const PlacementRecord& record, DriverContext& context);
+  void MeasureStaging(absl::Time now);
   void DropOldRecords();
   void WakeAt(absl::Time time, DriverContext& context);
 
@@ -128,6 +130,9 @@ class PlacementDriver {
   // Of the change that is under way; not stored: a restart begins anew.
   std::map<WorkerId, uint64_t> staging_incarnations_;
   absl::Time stage_deadline_ = absl::InfiniteFuture();
+  absl::Time stage_began_;
+  uint64_t stage_bytes_most_ = 0;  // of the worker that loads most
+  double load_bytes_per_second_ = 0;
   // View revision of this epoch that first showed a version as draining;
   // versions that drained before are absent (first_revision_ shows them).
   std::map<PlacementVersion, uint64_t> drained_since_;

@@ -11,9 +11,7 @@
 #include <sys/socket.h>
 #include <unistd.h>
 
-#include <condition_variable>
 #include <filesystem>
-#include <mutex>
 
 #include "absl/strings/str_cat.h"
 #include "control/cluster_proto.h"
@@ -21,107 +19,13 @@
 #include "control/coordinator_client.h"
 #include "proto/control.grpc.pb.h"
 #include "tests/coordinator/cluster_fixture.h"
+#include "tests/coordinator/fake_worker.h"
 
 namespace trunkline::coordinator {
 namespace {
 
 using control::ClusterView;
-using control::CoordinatorClient;
-using control::Identity;
 using testing::HasSubstr;
-
-constexpr absl::Duration kPatience = absl::Seconds(20);
-
-// A worker that reports READY for whatever it is given, and remembers what its
-// client told it.
-class FakeWorker {
- public:
-  FakeWorker(const std::string& address, const std::string& name,
-             control::Role role)
-      : FakeWorker(address, TestRegistration(name, role)) {}
-  FakeWorker(const std::string& address, control::Registration registration) {
-    CoordinatorClient::Callbacks callbacks;
-    callbacks.on_registered = [this](const Identity& identity) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      identities_.push_back(identity);
-      changed_.notify_all();
-    };
-    callbacks.on_view = [this](const ClusterView& view) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      views_.push_back(view);
-      changed_.notify_all();
-    };
-    callbacks.make_report = [this] { return Report(); };
-    callbacks.on_refused = [this](const absl::Status& status) {
-      const std::lock_guard<std::mutex> lock(mutex_);
-      refused_ = status;
-      changed_.notify_all();
-    };
-    client_ = CoordinatorClient::Start(address, std::move(registration),
-                                       std::move(callbacks));
-  }
-  ~FakeWorker() { client_->Stop(); }
-
-  // Waits for a state of this worker; false when it does not come.
-  bool Await(const std::function<bool(const FakeWorker&)>& condition) {
-    std::unique_lock<std::mutex> lock(mutex_);
-    return changed_.wait_for(lock, absl::ToChronoSeconds(kPatience),
-                             [&] { return condition(*this); });
-  }
-  bool AwaitView(const std::function<bool(const ClusterView&)>& condition) {
-    return Await([&](const FakeWorker& self) {
-      return !self.views_.empty() && condition(self.views_.back());
-    });
-  }
-  bool AwaitActive(uint64_t version) {
-    return AwaitView([&](const ClusterView& view) {
-      return view.active == PlacementVersion(version) &&
-             view.waiting_for.empty();
-    });
-  }
-  CoordinatorClient& client() { return *client_; }
-  std::vector<Identity> identities() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return identities_;
-  }
-  std::vector<ClusterView> views() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return views_;
-  }
-  absl::Status refused() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    return refused_;
-  }
-  size_t registrations() const { return identities_.size(); }
-  const absl::Status& refusal() const { return refused_; }
-
- private:
-  control::Report Report() {
-    const std::lock_guard<std::mutex> lock(mutex_);
-    control::Report report;
-    if (identities_.empty() || views_.empty()) return report;
-    for (const auto& placement : views_.back().placements) {
-      const auto owners = placement.map.Workers();
-      if (std::count(owners.begin(), owners.end(), identities_.back().worker) ==
-          0) {
-        continue;
-      }
-      report.versions.push_back({.version = placement.map.version,
-                                 .state = control::ShardState::kReady,
-                                 .error = "",
-                                 .bytes_loaded = 1,
-                                 .bytes_total = 1});
-    }
-    return report;
-  }
-
-  std::mutex mutex_;
-  std::condition_variable changed_;
-  std::vector<Identity> identities_;
-  std::vector<ClusterView> views_;
-  absl::Status refused_;
-  std::unique_ptr<CoordinatorClient> client_;
-};
 
 class CoordinatorServerTest : public testing::Test {
  protected:
