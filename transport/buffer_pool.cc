@@ -1,5 +1,6 @@
 #include "transport/buffer_pool.h"
 
+#include <algorithm>
 #include <bit>
 #include <utility>
 
@@ -55,6 +56,11 @@ void BufferPool::Give(AlignedBuffer buffer) {
   if (kept_bytes_ + bytes > bytes_max_) return;
   kept_bytes_ += bytes;
   free_[index].push_back(std::move(buffer));
+}
+
+void BufferPool::Allow(int64_t bytes_max) {
+  std::lock_guard lock(mutex_);
+  bytes_max_ = std::max(bytes_max_, bytes_max);
 }
 
 int64_t BufferPool::kept_bytes() const {

@@ -26,11 +26,14 @@ class BufferPool {
   // Takes any buffer, also one that the pool did not make.
   void Give(AlignedBuffer buffer);
 
+  // Raises the limit, never lowers it: for a pool with several owners.
+  void Allow(int64_t bytes_max);
+
   int64_t kept_bytes() const;
 
  private:
-  const int64_t bytes_max_;
   mutable std::mutex mutex_;
+  int64_t bytes_max_;                             // mutex_
   std::vector<std::vector<AlignedBuffer>> free_;  // by class; mutex_
   int64_t kept_bytes_ = 0;                        // mutex_
 };

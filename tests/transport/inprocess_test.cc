@@ -30,6 +30,15 @@ TEST(InprocessTransport, AMessageIsMovedNotCopied) {
   EXPECT_EQ(events[1].message.data(), bytes);
 }
 
+// One way traffic: what the receiver releases is what the sender fills next.
+TEST(InprocessTransport, SenderAndReceiverShareThePool) {
+  Peer sender("inprocess"), receiver("inprocess");
+  Message message = sender.transport().Allocate(100000);
+  const std::byte* bytes = message.data();
+  receiver.transport().Release(std::move(message));
+  EXPECT_EQ(sender.transport().Allocate(100000).data(), bytes);
+}
+
 // What the peer has not taken yet is not done: this bounds a receiver's inbox
 // by its senders' limits.
 TEST(InprocessTransport, ASendIsDoneWhenThePeersPollTakesIt) {

@@ -5,7 +5,6 @@
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
 #include "transport/address.h"
-#include "transport/buffer_pool.h"
 #include "transport/connection_id.h"
 #include "transport/inprocess/node.h"
 #include "transport/inprocess/registry.h"
@@ -21,7 +20,8 @@ constexpr char kScheme[] = "inprocess";
 class InprocessTransport final : public Transport {
  public:
   explicit InprocessTransport(const Options& options)
-      : node_(std::make_shared<Node>(options)), pool_(options.pool_bytes_max) {}
+      : node_(std::make_shared<Node>(options)),
+        pool_(Registry::OfThisProcess().Pool(options.pool_bytes_max)) {}
 
   ~InprocessTransport() override {
     Registry::OfThisProcess().RemoveAllOf(node_.get());
@@ -64,18 +64,18 @@ class InprocessTransport final : public Transport {
   void Wake() override { node_->Wake(); }
 
   Message Allocate(size_t size) override {
-    return Message{pool_.Take(size), size};
+    return Message{pool_->Take(size), size};
   }
 
   void Release(Message message) override {
-    pool_.Give(std::move(message.buffer));
+    pool_->Give(std::move(message.buffer));
   }
 
   std::string Name() const override { return kScheme; }
 
  private:
   const std::shared_ptr<Node> node_;
-  BufferPool pool_;
+  const std::shared_ptr<BufferPool> pool_;
 };
 
 }  // namespace

@@ -33,6 +33,18 @@ std::shared_ptr<Node> Registry::Find(const std::string& name) const {
   return it == listeners_.end() ? nullptr : it->second;
 }
 
+std::shared_ptr<BufferPool> Registry::Pool(int64_t bytes_max) {
+  std::lock_guard lock(mutex_);
+  std::shared_ptr<BufferPool> pool = pool_.lock();
+  if (pool == nullptr) {
+    pool = std::make_shared<BufferPool>(bytes_max);
+    pool_ = pool;
+  } else {
+    pool->Allow(bytes_max);
+  }
+  return pool;
+}
+
 void Registry::RemoveAllOf(const Node* node) {
   std::lock_guard lock(mutex_);
   absl::erase_if(listeners_,
