@@ -20,28 +20,39 @@ Event MakeEvent(Event::Kind kind, ConnectionId connection,
   return event;
 }
 
-// Two nodes at once, or the one when a node talks to itself.
-class BothLocked {
- public:
-  BothLocked(std::mutex& a, std::mutex& b) : a_(a, std::defer_lock) {
-    if (&a == &b) {
-      a_.lock();
-      return;
-    }
-    b_ = std::unique_lock<std::mutex>(b, std::defer_lock);
-    std::lock(a_, b_);
-  }
-
- private:
-  std::unique_lock<std::mutex> a_;
-  std::unique_lock<std::mutex> b_;
-};
+constexpr int kLockSpins = 200;
 
 void Relax() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
 #endif
 }
+
+// The mutexes are held for well under a microsecond: going to sleep for one
+// costs more than waiting for it.
+std::unique_lock<std::mutex> SpinLock(std::mutex& mutex) {
+  std::unique_lock<std::mutex> lock(mutex, std::try_to_lock);
+  for (int i = 0; i < kLockSpins && !lock.owns_lock(); ++i) {
+    Relax();
+    lock.try_lock();
+  }
+  if (!lock.owns_lock()) lock.lock();
+  return lock;
+}
+
+// Two nodes at once, always in the order of their addresses, or the one when a
+// node talks to itself.
+class BothLocked {
+ public:
+  BothLocked(std::mutex& a, std::mutex& b) {
+    first_ = SpinLock(&a < &b ? a : b);
+    if (&a != &b) second_ = SpinLock(&a < &b ? b : a);
+  }
+
+ private:
+  std::unique_lock<std::mutex> first_;
+  std::unique_lock<std::mutex> second_;
+};
 
 }  // namespace
 
@@ -82,7 +93,7 @@ void Node::Join(const std::shared_ptr<Node>& from, ConnectionId connection,
 }
 
 void Node::RefuseConnect(ConnectionId connection, absl::Status why) {
-  std::lock_guard lock(mutex_);
+  const auto lock = SpinLock(mutex_);
   PushLocked({MakeEvent(Event::Kind::kPeerDown, connection, std::move(why)),
               nullptr,
               {}});
@@ -98,7 +109,7 @@ void Node::Send(const std::shared_ptr<Node>& self, ConnectionId connection,
   };
   std::shared_ptr<Node> peer;
   {
-    std::lock_guard lock(mutex_);
+    const auto lock = SpinLock(mutex_);
     const auto it = connections_.find(connection);
     if (it == connections_.end()) {
       done(absl::UnavailableError(
@@ -150,7 +161,7 @@ void Node::Disconnect(ConnectionId connection, const absl::Status& here,
                       const absl::Status& there) {
   std::shared_ptr<Node> peer;
   {
-    std::lock_guard lock(mutex_);
+    const auto lock = SpinLock(mutex_);
     const auto it = connections_.find(connection);
     if (it == connections_.end()) return;
     peer = it->second.peer;
@@ -166,7 +177,7 @@ void Node::Disconnect(ConnectionId connection, const absl::Status& here,
 void Node::Shutdown() {
   std::vector<ConnectionId> open;
   {
-    std::lock_guard lock(mutex_);
+    const auto lock = SpinLock(mutex_);
     shut_down_ = true;
     for (const auto& [id, connection] : connections_) open.push_back(id);
   }
@@ -176,12 +187,12 @@ void Node::Shutdown() {
   }
   // Items name other nodes; a dropped inbox breaks the circle.
   std::deque<Item> dropped;
-  std::lock_guard lock(mutex_);
+  const auto lock = SpinLock(mutex_);
   dropped.swap(inbox_);
 }
 
 void Node::CompleteOldest(ConnectionId connection) {
-  std::lock_guard lock(mutex_);
+  const auto lock = SpinLock(mutex_);
   const auto it = connections_.find(connection);
   if (it == connections_.end()) return;  // completed when it went down
   const PendingSend send = it->second.pending.front();
@@ -204,7 +215,7 @@ bool Node::WaitForInbox(std::unique_lock<std::mutex>& lock,
            std::chrono::steady_clock::now() < end) {
       Relax();
     }
-    lock.lock();
+    lock = SpinLock(mutex_);
   }
   const auto filled = [this] { return !inbox_.empty() || woken_; };
   if (max_wait == absl::InfiniteDuration()) {
@@ -218,7 +229,7 @@ bool Node::WaitForInbox(std::unique_lock<std::mutex>& lock,
 void Node::Poll(absl::Duration max_wait, std::vector<Event>* events) {
   std::deque<Item> taken;
   {
-    std::unique_lock lock(mutex_);
+    auto lock = SpinLock(mutex_);
     WaitForInbox(lock, max_wait);
     woken_ = false;
     ready_.store(false, std::memory_order_release);
@@ -232,7 +243,7 @@ void Node::Poll(absl::Duration max_wait, std::vector<Event>* events) {
 }
 
 void Node::Wake() {
-  std::lock_guard lock(mutex_);
+  const auto lock = SpinLock(mutex_);
   woken_ = true;
   ready_.store(true, std::memory_order_release);
   filled_.notify_one();

@@ -1,8 +1,8 @@
 #pragma once
 
 // One transport's place in the process: its inbox and its connections. Nodes
-// reach each other directly; a call into two of them takes both mutexes at once
-// (std::scoped_lock), so no order between nodes is needed.
+// reach each other directly; a call into two of them takes both mutexes, in the
+// order of their addresses.
 
 #include <atomic>
 #include <condition_variable>
