@@ -171,6 +171,10 @@ class Client final : public CoordinatorClient {
                             .incarnation = response.incarnation(),
                             .epoch = response.epoch(),
                             .cluster_id = response.cluster_id()};
+    // Held until on_registered has returned: the watcher wakes as soon as there
+    // is an identity, and no view may be delivered before its owner knows who
+    // it is.
+    const std::lock_guard<std::mutex> one_at_a_time(callback_mutex_);
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       identity_ = identity;
@@ -181,7 +185,6 @@ class Client final : public CoordinatorClient {
     TL_LOG_INFO("registered at {} as worker {} ({}), incarnation {}", address_,
                 identity.worker.value, registration_.name,
                 identity.incarnation);
-    const std::lock_guard<std::mutex> one_at_a_time(callback_mutex_);
     if (callbacks_.on_registered) callbacks_.on_registered(identity);
     return absl::OkStatus();
   }

@@ -57,6 +57,17 @@ class CoordinatorServerTest : public testing::Test {
   std::unique_ptr<CoordinatorServer> server_;
 };
 
+// The watcher wakes with the registration; a view that overtook it reached a
+// trunk that then stamped its frames with no cluster.
+TEST_F(CoordinatorServerTest, AWorkerKnowsWhoItIsBeforeItSeesAView) {
+  Start();
+  for (int i = 0; i < 100; ++i) {
+    FakeWorker worker(server_->address(), absl::StrCat("w", i), kTrunkRole);
+    ASSERT_TRUE(worker.AwaitView([](const ClusterView&) { return true; }));
+    ASSERT_EQ(worker.views_before_identity(), 0) << "worker " << i;
+  }
+}
+
 TEST_F(CoordinatorServerTest, WorkersJoinInAnyOrderAndSeeTheActivePlacement) {
   Start();
   FakeWorker a(server_->address(), "a", kExpertRole);

@@ -35,6 +35,7 @@ class FakeWorker {
     };
     callbacks.on_view = [this](const control::ClusterView& view) {
       const std::lock_guard<std::mutex> lock(mutex_);
+      if (identities_.empty()) ++views_before_identity_;
       views_.push_back(view);
       changed_.notify_all();
     };
@@ -81,6 +82,10 @@ class FakeWorker {
     return refused_;
   }
   size_t registrations() const { return identities_.size(); }
+  int views_before_identity() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return views_before_identity_;
+  }
   const absl::Status& refusal() const { return refused_; }
   // Goes out with the next heartbeat.
   void AddLoads(std::vector<control::ExpertLoadReport> loads) {
@@ -115,6 +120,7 @@ class FakeWorker {
 
   std::mutex mutex_;
   std::condition_variable changed_;
+  int views_before_identity_ = 0;
   std::vector<control::Identity> identities_;
   std::vector<control::ClusterView> views_;
   absl::Status refused_;
