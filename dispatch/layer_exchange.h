@@ -43,14 +43,6 @@ struct RouteAnswer {
   uint32_t row = 0;
 };
 
-// The physical half of a route: which frame it travelled in.
-struct RouteFlight {
-  WorkerId worker;
-  uint16_t attempt = 0;
-  PlacementVersion version;
-  uint32_t send_offset = 0;  // row of the frame
-};
-
 // Of one exchange: zero at Begin.
 struct ExchangeCounters {
   uint64_t routes_sent = 0, routes_done = 0, routes_retried = 0;
@@ -62,6 +54,7 @@ struct ExchangeCounters {
 struct RouteExecution {
   WorkerId worker;
   uint16_t attempt = 0;  // of the frame that it was answered for; > 0: a retry
+  PlacementVersion version;  // under which it was planned
   uint32_t replica = 0;  // among its expert's replicas; UINT32_MAX: the worker
                          // is none of the placement's any more
   uint32_t send_offset = 0;     // row of the frame
@@ -125,8 +118,6 @@ class LayerExchange {
   std::span<const RouteAnswer> answers() const { return answers_; }
   std::span<const RouteState> states() const { return states_; }
   const ExchangeCounters& counters() const { return counters_; }
-  // The frame that carried a route last: valid for accepted routes after Begin.
-  RouteFlight flight(uint32_t route_row) const;
   // For records, when done: one entry a route row of the table; those that were
   // not accepted have no worker. Reuses the vector's memory.
   void DescribeExecution(std::vector<RouteExecution>* executions) const;

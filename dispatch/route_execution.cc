@@ -38,6 +38,7 @@ void LayerExchange::DescribeExecution(
       RouteExecution& e = (*executions)[r];
       e.worker = share.worker;
       e.attempt = flights_[f]->attempt;
+      e.version = flights_[f]->version;
       e.replica = ReplicaOf(*placement_, expert, share.worker);
       e.send_offset = share.row_of_route[i];
       e.receive_offset = answers_[r].row;

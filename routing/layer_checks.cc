@@ -364,6 +364,12 @@ Broken PhysicalPlan(const LayerRecord& r, const ExecutionEvidence*) {
     if (!p.worker.valid() || !p.origin.valid()) {
       return Because(KeyText(r.table, route), " ran on no worker");
     }
+    if (!p.placement_version.valid() || p.placement_version.value == 0 ||
+        p.placement_version > r.placement_version) {
+      return Because(KeyText(r.table, route), " ran under placement version ",
+                     p.placement_version.value, ", the newest in use was ",
+                     r.placement_version.value);
+    }
     const auto [at, fresh] =
         home.emplace(expert, std::pair(p.worker, p.replica));
     if (!fresh && at->second != std::pair(p.worker, p.replica)) {

@@ -31,13 +31,14 @@ enum class Completion : uint8_t {
 
 // What the runtime adds to an accepted route.
 struct PhysicalRoute {
-  WorkerId origin;              // the trunk
-  WorkerId worker;              // where it ran
-  uint16_t attempt = 0;         // which of the frames to that worker
-  uint32_t replica = 0;         // index among the expert's replicas
-  uint32_t send_offset = 0;     // row of the frame that went out
-  uint32_t receive_offset = 0;  // row of the answer
-  uint32_t local_row = 0;       // among the worker's rows of that expert
+  WorkerId origin;                     // the trunk
+  WorkerId worker;                     // where it ran
+  uint16_t attempt = 0;                // which of the frames to that worker
+  uint32_t replica = 0;                // index among the expert's replicas
+  uint32_t send_offset = 0;            // row of the frame that went out
+  uint32_t receive_offset = 0;         // row of the answer
+  uint32_t local_row = 0;              // among the worker's rows of that expert
+  PlacementVersion placement_version;  // under which it was planned
   Completion state = Completion::kPlanned;
 };
 
@@ -77,7 +78,7 @@ struct LayerRecord {
   bool replayed = false;  // routes were taken from a record, not chosen again
 
   // Physical plan.
-  PlacementVersion placement_version;
+  PlacementVersion placement_version;   // the newest one that was used
   std::vector<PhysicalRoute> physical;  // parallel to handoff_routes, or empty
 
   // What is claimed of the layer, to be held against it.

@@ -52,6 +52,7 @@ inline void FillPhysical(LayerRecord* r) {
         std::distance(own.begin(), own.find(r->table.token_id[route])));
     p.receive_offset = answers[p.worker]++;
     p.local_row = r->expert_local_row[i];
+    p.placement_version = r->placement_version;
     p.state = Completion::kDone;
     r->physical.push_back(p);
   }

@@ -384,6 +384,11 @@ std::vector<Mutation> ClusterMutations() {
   return {
       {"no placement version", DroplessLayer, Contract::kPhysicalPlan,
        [](auto& l) { l.record.placement_version = PlacementVersion(0); }},
+      {"a placement version that was not in use", DroplessLayer,
+       Contract::kPhysicalPlan,
+       [](auto& l) {
+         l.record.physical[3].placement_version = PlacementVersion(8);
+       }},
       {"replica answering for another expert", DroplessLayer,
        Contract::kPhysicalPlan,
        [](auto& l) { l.record.physical[0].worker = WorkerId(11); }},
