@@ -17,6 +17,7 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/attention.cc"
+#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/simd_math-inl.h"
@@ -46,11 +47,24 @@ struct Present {
   int64_t end;
 };
 
+// Cache lines to fetch one at a time while the arithmetic runs: the values of
+// the block whose keys are at work, then the keys of the next block.
+struct Lines {
+  const std::byte* at;
+  const std::byte* end;
+
+  HWY_INLINE void Next() {
+    if (at >= end) return;
+    hwy::Prefetch(at);
+    at += 64;
+  }
+};
+
 // scores[r][j] = sum over d of q[r][d] * k[d][j], for the vectors of positions
 // that hold a present one.
 template <size_t R, class T>
 HWY_INLINE void BlockScores(const float* q, const T* k, int64_t head_dim,
-                            Present present, float* scores) {
+                            Present present, Lines fetch, float* scores) {
   const FullTag d;
   constexpr auto kLanes = static_cast<int64_t>(hn::MaxLanes(FullTag()));
   constexpr int64_t kUnit = 2 * kLanes;
@@ -63,6 +77,7 @@ HWY_INLINE void BlockScores(const float* q, const T* k, int64_t head_dim,
       high[r] = hn::Zero(d);
     });
     for (int64_t i = 0; i < head_dim; ++i) {
+      fetch.Next();
       const Vec k_low = LoadElement(d, k + i * kKvBlock + at);
       const Vec k_high = LoadElement(d, k + i * kKvBlock + at + kLanes);
       Unroll<R>([&](auto r) TRUNKLINE_INLINE_LAMBDA {
@@ -86,6 +101,25 @@ struct RunningSoftmax {
   float rescale = 0.0f;  // of the outputs so far, for the block at hand
 };
 
+// The largest of `start` and count scores. Any order gives the same weights: a
+// NaN is never larger, and the sign of a zero does not show in exp(s - max).
+HWY_INLINE float MaxOf(const float* scores, int64_t count, float start) {
+  const FullTag d;
+  const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  auto larger = hn::Set(d, start);
+  int64_t i = 0;
+  for (; i + lanes <= count; i += lanes) {
+    const auto s = hn::LoadU(d, scores + i);
+    larger = hn::IfThenElse(hn::Gt(s, larger), s, larger);
+  }
+  HWY_ALIGN float lane[16];
+  hn::Store(larger, d, lane);
+  float max = start;
+  for (int64_t j = 0; j < lanes; ++j) max = lane[j] > max ? lane[j] : max;
+  for (; i < count; ++i) max = scores[i] > max ? scores[i] : max;
+  return max;
+}
+
 // Turns one head's scores into weights p_j (0 where absent).
 HWY_INLINE void BlockWeights(float scale, Present present, bool first_block,
                              float* scores, RunningSoftmax& running) {
@@ -94,10 +128,8 @@ HWY_INLINE void BlockWeights(float scale, Present present, bool first_block,
     float* place = scores + present.begin + i;
     hn::StoreU(hn::Mul(hn::LoadU(dl, place), hn::Set(dl, scale)), dl, place);
   });
-  float max = running.max;
-  for (int64_t j = present.begin; j < present.end; ++j) {
-    max = scores[j] > max ? scores[j] : max;
-  }
+  const float max =
+      MaxOf(scores + present.begin, present.end - present.begin, running.max);
   ForLanes(present.end - present.begin,
            [&](auto dl, int64_t i) TRUNKLINE_INLINE_LAMBDA {
              float* place = scores + present.begin + i;
@@ -125,8 +157,8 @@ HWY_INLINE void BlockWeights(float scale, Present present, bool first_block,
 template <size_t R, size_t kVectors, class D, class T>
 HWY_INLINE void AddValues(D d, const float* weights, const T* v,
                           int64_t head_dim, Present present,
-                          const RunningSoftmax* running, float* out,
-                          int64_t i) {
+                          const RunningSoftmax* running, Lines& fetch,
+                          float* out, int64_t i) {
   using V = hn::Vec<D>;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   V acc[R * kVectors];
@@ -139,6 +171,7 @@ HWY_INLINE void AddValues(D d, const float* weights, const T* v,
     });
   });
   for (int64_t j = present.begin; j < present.end; ++j) {
+    fetch.Next();
     Unroll<kVectors>([&](auto n) TRUNKLINE_INLINE_LAMBDA {
       const V value = LoadElement(
           d, v + j * head_dim + i + static_cast<int64_t>(n) * lanes);
@@ -160,86 +193,121 @@ HWY_INLINE void AddValues(D d, const float* weights, const T* v,
 template <size_t R, class T>
 HWY_INLINE void AddBlockValues(const float* weights, const T* v,
                                int64_t head_dim, Present present,
-                               const RunningSoftmax* running, float* out) {
+                               const RunningSoftmax* running, Lines fetch,
+                               float* out) {
   const FullTag d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
   int64_t i = 0;
   for (; i + 2 * lanes <= head_dim; i += 2 * lanes) {
-    AddValues<R, 2>(d, weights, v, head_dim, present, running, out, i);
+    AddValues<R, 2>(d, weights, v, head_dim, present, running, fetch, out, i);
   }
   for (; i + lanes <= head_dim; i += lanes) {
-    AddValues<R, 1>(d, weights, v, head_dim, present, running, out, i);
+    AddValues<R, 1>(d, weights, v, head_dim, present, running, fetch, out, i);
   }
   for (; i < head_dim; ++i) {
-    AddValues<R, 1>(OneTag(), weights, v, head_dim, present, running, out, i);
+    AddValues<R, 1>(OneTag(), weights, v, head_dim, present, running, fetch,
+                    out, i);
   }
 }
 
-// R query heads from `head` on, of one row at `position`.
+// One block of one kv head, as a row sees it.
+template <class T>
+struct Block {
+  const T* k;
+  const T* v;
+  const T* next_k;  // of the row's next block, or null
+  Present present;
+  bool first;
+};
+
+// One block for R query heads.
 template <size_t R, class T>
+void AttendBlock(const AttentionArgs& args, const Block<T>& block,
+                 const float* q, float* scores, RunningSoftmax* running,
+                 float* out) {
+  const int64_t plane_bytes =
+      args.head_dim * kKvBlock * static_cast<int64_t>(sizeof(T));
+  const auto lines = [&](const T* from) TRUNKLINE_INLINE_LAMBDA {
+    const auto* begin = reinterpret_cast<const std::byte*>(from);
+    return Lines{begin, begin + (from != nullptr ? plane_bytes : 0)};
+  };
+  BlockScores<R>(q, block.k, args.head_dim, block.present, lines(block.v),
+                 scores);
+  for (size_t r = 0; r < R; ++r) {
+    BlockWeights(args.scale, block.present, block.first,
+                 scores + static_cast<int64_t>(r) * kKvBlock, running[r]);
+  }
+  AddBlockValues<R>(scores, block.v, args.head_dim, block.present, running,
+                    lines(block.next_k), out);
+}
+
+template <class T, size_t... R>
+HWY_INLINE auto AttendBlockFor(std::index_sequence<R...>, int64_t heads) {
+  using Fn = void (*)(const AttentionArgs&, const Block<T>&, const float*,
+                      float*, RunningSoftmax*, float*);
+  static constexpr Fn kTable[] = {&AttendBlock<R + 1, T>...};
+  return kTable[heads - 1];
+}
+
+// The query heads [head, head + heads) of one row, all of one kv head: each
+// block is read once for all of them.
+template <class T>
 void AttendHeads(const AttentionArgs& args, const AttentionSegment& segment,
-                 int64_t row, int64_t position, int64_t head) {
+                 int64_t row, int64_t position, int64_t head, int64_t heads) {
+  constexpr auto kTile = static_cast<int64_t>(kHeadsPerTile);
+  constexpr auto kRunningFloats =
+      static_cast<int64_t>(sizeof(RunningSoftmax) / sizeof(float));
   static thread_local ThreadScratch scratch;
-  float* out =
-      scratch.Floats(static_cast<int64_t>(R) * (args.head_dim + kKvBlock));
-  float* scores = out + static_cast<int64_t>(R) * args.head_dim;
-  std::fill(out, scores, 0.0f);
-  RunningSoftmax running[R];
+  float* scores = scratch.Floats(kTile * kKvBlock +
+                                 heads * (args.head_dim + kRunningFloats));
+  float* out = scores + kTile * kKvBlock;
+  std::fill(out, out + heads * args.head_dim, 0.0f);
+  auto* running =
+      reinterpret_cast<RunningSoftmax*>(out + heads * args.head_dim);
+  for (int64_t h = 0; h < heads; ++h) running[h] = RunningSoftmax();
+
   const float* q = args.q + row * args.q_stride + head * args.head_dim;
   const int64_t kv_head = head / (args.heads / args.kv_heads);
   const int64_t plane = args.head_dim * kKvBlock;
+  const auto keys = [&](int64_t b) TRUNKLINE_INLINE_LAMBDA {
+    return reinterpret_cast<const T*>(segment.blocks[static_cast<size_t>(b)]) +
+           kv_head * plane;
+  };
   const int64_t first =
       args.window > 0 ? std::max<int64_t>(position - args.window + 1, 0) : 0;
-  const int64_t first_block = first / kKvBlock;
-  for (int64_t b = first_block; b <= position / kKvBlock; ++b) {
-    const auto* block =
-        reinterpret_cast<const T*>(segment.blocks[static_cast<size_t>(b)]);
-    const T* k = block + kv_head * plane;
-    const T* v = block + (args.kv_heads + kv_head) * plane;
-    const Present present{std::max<int64_t>(first - b * kKvBlock, 0),
-                          std::min(position - b * kKvBlock + 1, kKvBlock)};
-    BlockScores<R>(q, k, args.head_dim, present, scores);
-    for (size_t r = 0; r < R; ++r) {
-      BlockWeights(args.scale, present, b == first_block,
-                   scores + static_cast<int64_t>(r) * kKvBlock, running[r]);
+  const int64_t last_block = position / kKvBlock;
+  for (int64_t b = first / kKvBlock; b <= last_block; ++b) {
+    Block<T> block;
+    block.k = keys(b);
+    block.v = block.k + args.kv_heads * plane;
+    block.next_k = b < last_block ? keys(b + 1) : nullptr;
+    block.present = {std::max<int64_t>(first - b * kKvBlock, 0),
+                     std::min(position - b * kKvBlock + 1, kKvBlock)};
+    block.first = b == first / kKvBlock;
+    for (int64_t h = 0; h < heads; h += kTile) {
+      const int64_t count = std::min(kTile, heads - h);
+      AttendBlockFor<T>(std::make_index_sequence<kHeadsPerTile>(), count)(
+          args, block, q + h * args.head_dim, scores, running + h,
+          out + h * args.head_dim);
     }
-    AddBlockValues<R>(scores, v, args.head_dim, present, running, out);
   }
-  for (size_t r = 0; r < R; ++r) {
-    const float* o = out + static_cast<int64_t>(r) * args.head_dim;
-    float* y = args.y + row * args.y_stride +
-               (head + static_cast<int64_t>(r)) * args.head_dim;
+  for (int64_t h = 0; h < heads; ++h) {
+    const float* o = out + h * args.head_dim;
+    const float sum = running[h].sum;
+    float* y = args.y + row * args.y_stride + (head + h) * args.head_dim;
     ForLanes(args.head_dim, [&](auto d, int64_t i) TRUNKLINE_INLINE_LAMBDA {
-      const auto mean =
-          hn::Div(hn::LoadU(d, o + i), hn::Set(d, running[r].sum));
+      const auto mean = hn::Div(hn::LoadU(d, o + i), hn::Set(d, sum));
       hn::StoreU(RoundTo(d, args.out, mean), d, y + i);
     });
   }
 }
 
-template <class T, size_t... R>
-void AttendTile(std::index_sequence<R...>, const AttentionArgs& args,
-                const AttentionSegment& segment, int64_t row, int64_t position,
-                int64_t head, int64_t heads) {
-  using Fn = void (*)(const AttentionArgs&, const AttentionSegment&, int64_t,
-                      int64_t, int64_t);
-  static constexpr Fn kTable[] = {&AttendHeads<R + 1, T>...};
-  kTable[heads - 1](args, segment, row, position, head);
-}
-
-// Heads [head, head + heads), all of one kv head.
 void AttendRow(const AttentionArgs& args, const AttentionSegment& segment,
                int64_t row, int64_t position, int64_t head, int64_t heads) {
-  const auto sequence = std::make_index_sequence<kHeadsPerTile>();
-  constexpr auto kTile = static_cast<int64_t>(kHeadsPerTile);
-  const int64_t end = head + heads;
-  for (; head < end; head += kTile) {
-    const int64_t count = std::min(kTile, end - head);
-    if (args.out == Activation::kBf16) {
-      AttendTile<uint16_t>(sequence, args, segment, row, position, head, count);
-    } else {
-      AttendTile<float>(sequence, args, segment, row, position, head, count);
-    }
+  if (args.out == Activation::kBf16) {
+    AttendHeads<uint16_t>(args, segment, row, position, head, heads);
+  } else {
+    AttendHeads<float>(args, segment, row, position, head, heads);
   }
 }
 
