@@ -12,6 +12,7 @@
 #include "coordinator/coordinator_server.h"
 #include "proto/placement_admin.grpc.pb.h"
 #include "tests/coordinator/fake_worker.h"
+#include "tests/integration/eventually.h"
 
 namespace trunkline::coordinator {
 namespace {
@@ -87,10 +88,9 @@ class AdminServiceTest : public testing::Test {
     }
     trunk_->AddLoads(std::move(loads));
     // Seen as soon as the plan knows of a load.
-    for (int i = 0; i < 1000 && Show().load().slowest() == 0; ++i) {
-      absl::SleepFor(absl::Milliseconds(5));
-    }
-    ASSERT_GT(Show().load().slowest(), 0);
+    ASSERT_TRUE(trunkline::testing::Eventually(
+        std::chrono::seconds(10),
+        [this] { return Show().load().slowest() > 0; }));
   }
 
   using Stub = admin::PlacementAdmin::Stub;
@@ -308,12 +308,10 @@ TEST_F(AdminServiceTest, RecordsExactCountsBetweenStartAndStop) {
   load.executed = {1, 2, 3, 4, 5, 6, 7, 0};
   trunk_->AddLoads({load});
   request.set_action(admin::RecordLoadsRequest::DUMP);
-  for (int i = 0; i < 1000; ++i) {
-    ASSERT_TRUE(Call(&Stub::RecordLoads, request, &response).ok());
-    if (response.loads_size() == 1) break;
-    absl::SleepFor(absl::Milliseconds(5));
-  }
-  ASSERT_EQ(response.loads_size(), 1);
+  ASSERT_TRUE(trunkline::testing::Eventually(std::chrono::seconds(10), [&] {
+    return Call(&Stub::RecordLoads, request, &response).ok() &&
+           response.loads_size() == 1;
+  }));
   EXPECT_EQ(response.loads(0).layer(), 4u);
   EXPECT_EQ(response.loads(0).selected(7), 8u);
   EXPECT_EQ(response.loads(0).executed(7), 0u);
