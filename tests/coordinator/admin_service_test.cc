@@ -88,9 +88,8 @@ class AdminServiceTest : public testing::Test {
     }
     trunk_->AddLoads(std::move(loads));
     // Seen as soon as the plan knows of a load.
-    ASSERT_TRUE(trunkline::testing::Eventually(
-        std::chrono::seconds(10),
-        [this] { return Show().load().slowest() > 0; }));
+    ASSERT_TRUE(Eventually(std::chrono::seconds(10),
+                           [this] { return Show().load().slowest() > 0; }));
   }
 
   using Stub = admin::PlacementAdmin::Stub;
@@ -308,7 +307,7 @@ TEST_F(AdminServiceTest, RecordsExactCountsBetweenStartAndStop) {
   load.executed = {1, 2, 3, 4, 5, 6, 7, 0};
   trunk_->AddLoads({load});
   request.set_action(admin::RecordLoadsRequest::DUMP);
-  ASSERT_TRUE(trunkline::testing::Eventually(std::chrono::seconds(10), [&] {
+  ASSERT_TRUE(Eventually(std::chrono::seconds(10), [&] {
     return Call(&Stub::RecordLoads, request, &response).ok() &&
            response.loads_size() == 1;
   }));

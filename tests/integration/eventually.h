@@ -6,7 +6,7 @@
 
 #include <chrono>
 
-namespace trunkline::testing {
+namespace trunkline {
 
 // True as soon as `condition()` is; false when it was not within `limit`.
 template <typename Condition>
@@ -19,4 +19,4 @@ bool Eventually(std::chrono::milliseconds limit, const Condition& condition) {
   }
 }
 
-}  // namespace trunkline::testing
+}  // namespace trunkline
