@@ -18,7 +18,7 @@ namespace trunkline::cli {
 namespace {
 
 using trunkline::testing::ChildProcess;
-using trunkline::testing::Eventually;
+using trunkline::Eventually;
 using trunkline::testing::ReadFile;
 using trunkline::testing::RunProgram;
 using trunkline::testing::RunResult;

@@ -18,7 +18,7 @@ namespace {
 
 using ::testing::HasSubstr;
 using trunkline::testing::CheckpointFixture;
-using trunkline::testing::Eventually;
+using trunkline::Eventually;
 using trunkline::testing::LoadedModel;
 
 // Experts that do what the test says: away, failing, or as good as those they

@@ -14,7 +14,7 @@ namespace trunkline::trunk {
 namespace {
 
 using ::testing::HasSubstr;
-using trunkline::testing::Eventually;
+using trunkline::Eventually;
 
 TEST_F(ServerTest, AFullServerRefusesOrLetsWait) {
   TrunkOptions options = DemoOptions();

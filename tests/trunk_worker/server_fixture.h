@@ -103,7 +103,7 @@ class ServerTest : public ::testing::Test {
     return model;
   }
   bool EverythingIsFree() {
-    return trunkline::testing::Eventually(std::chrono::seconds(20), [&] {
+    return trunkline::Eventually(std::chrono::seconds(20), [&] {
       const v1::GetModelResponse model = Model();
       return model.sequence_slots_used() == 0 &&
              model.state_bytes_used() == 0 && model.queued_requests() == 0;
