@@ -109,6 +109,7 @@ void WritePhysical(const LayerRecord& r, v1::PhysicalPlan* w) {
     w->add_send_offset(p.send_offset);
     w->add_receive_offset(p.receive_offset);
     w->add_local_row(p.local_row);
+    w->add_placement_version(p.placement_version.value);
     w->add_completion(p.state == routing::Completion::kRetried
                           ? v1::PhysicalPlan::RETRIED
                           : v1::PhysicalPlan::DONE);

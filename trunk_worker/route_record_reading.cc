@@ -323,7 +323,8 @@ absl::Status ReadPhysical(const v1::PhysicalPlan& w, LayerRecord* r) {
       {"physical.send_offset", w.send_offset_size()},
       {"physical.receive_offset", w.receive_offset_size()},
       {"physical.local_row", w.local_row_size()},
-      {"physical.completion", w.completion_size()}};
+      {"physical.completion", w.completion_size()},
+      {"physical.placement_version", w.placement_version_size()}};
   for (const auto& [field, size] : arrays)
     TL_RETURN_IF_ERROR(CheckCount(field, size, accepted));
   if (r->placement_version.value == 0)
@@ -343,6 +344,12 @@ absl::Status ReadPhysical(const v1::PhysicalPlan& w, LayerRecord* r) {
     p.send_offset = w.send_offset(i);
     p.receive_offset = w.receive_offset(i);
     p.local_row = w.local_row(i);
+    p.placement_version = PlacementVersion(w.placement_version(i));
+    if (p.placement_version.value == 0 ||
+        p.placement_version > r->placement_version)
+      return Bad(absl::StrCat("physical.placement_version[", i, "]"),
+                 p.placement_version.value, " where the newest is ",
+                 r->placement_version.value);
     if (w.completion(i) != v1::PhysicalPlan::DONE &&
         w.completion(i) != v1::PhysicalPlan::RETRIED)
       return Bad(absl::StrCat("physical.completion[", i, "]"), w.completion(i),

@@ -66,6 +66,8 @@ absl::StatusOr<RecordedRoutes> RecordOf(CapturedLayer captured,
     p.send_offset = e.send_offset;
     p.receive_offset = e.receive_offset;
     p.local_row = e.local_row;
+    p.placement_version = e.version;
+    r.placement_version = std::max(r.placement_version, e.version);
     p.state = e.attempt > 0 ? routing::Completion::kRetried
                             : routing::Completion::kDone;
     r.physical.push_back(p);

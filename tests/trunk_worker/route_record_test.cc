@@ -68,13 +68,26 @@ TEST(RouteRecordFile, EveryTruncationIsAnError) {
   }
 }
 
-TEST(RouteRecordFile, EveryFlippedByteIsAnError) {
-  const std::string bytes = PackEntries(EntriesOf(MakeTestRecording(1)));
-  for (size_t at = 0; at < bytes.size(); at += 3) {
+// A byte of the stream's own description may be free to change; then every
+// record is still what it was.
+TEST(RouteRecordFile, AFlippedByteIsAnErrorOrChangesNothing) {
+  const TestRecording recording = MakeTestRecording(1);
+  const std::string bytes = PackEntries(EntriesOf(recording));
+  int harmless = 0;
+  for (size_t at = 0; at < bytes.size(); ++at) {
     std::string bad = bytes;
     bad[at] = static_cast<char>(bad[at] ^ 0x20);
-    EXPECT_FALSE(ReadAll(bad, nullptr).ok()) << "byte " << at;
+    std::vector<RecordedRoutes> read;
+    if (!ReadAll(bad, &read).ok()) continue;
+    ++harmless;
+    ASSERT_EQ(read.size(), recording.routes.size()) << "byte " << at;
+    for (size_t i = 0; i < read.size(); ++i) {
+      EXPECT_EQ(ToProto(read[i]).SerializeAsString(),
+                ToProto(recording.routes[i]).SerializeAsString())
+          << "byte " << at;
+    }
   }
+  EXPECT_LT(harmless, static_cast<int>(bytes.size() / 100));
 }
 
 TEST(RouteRecordFile, BytesAfterTheEndAreAnError) {
