@@ -24,8 +24,9 @@ class TransportContract : public ::testing::TestWithParam<std::string> {
  protected:
   // A listener and one connection to it, both ends up.
   struct Pair {
-    explicit Pair(const std::string& kind, const Options& dialer_options = {},
-                  const Options& listener_options = {})
+    explicit Pair(const std::string& kind,
+                  const Options& dialer_options = PatientOptions(),
+                  const Options& listener_options = PatientOptions())
         : listener(kind, listener_options), dialer(kind, dialer_options) {
       address = listener.Listen();
       there = dialer.Connect(address);
@@ -402,13 +403,13 @@ TEST_P(TransportContract, AWakeBetweenPollsEndsTheNextOneOnly) {
   EXPECT_GE(absl::Now() - start, absl::Milliseconds(19));
 }
 
-// An engine that computes for five times the silence that counts as death.
+// An engine that computes for four times the silence that counts as death.
 TEST_P(TransportContract, ABusyEngineKeepsItsPeers) {
   Options options;
-  options.peer_timeout = absl::Milliseconds(400);
+  options.peer_timeout = absl::Milliseconds(600);
   options.heartbeat_interval = absl::Milliseconds(50);
   Pair pair(GetParam(), options, options);
-  const absl::Time end = absl::Now() + absl::Seconds(2);
+  const absl::Time end = absl::Now() + 4 * options.peer_timeout;
   PumpUntil({&pair.dialer}, [&] { return absl::Now() > end; });
   EXPECT_FALSE(pair.dialer.link(pair.there).is_down())
       << *pair.dialer.link(pair.there).down;
@@ -488,7 +489,7 @@ TEST_P(TransportContract, ABadAddressIsInvalidAndLeavesNoEvent) {
 }
 
 TEST_P(TransportContract, AMessageAboveTheSendersLimitIsRefusedAlone) {
-  Options small;
+  Options small = PatientOptions();
   small.message_bytes_max = 1 << 20;
   Pair pair(GetParam(), small);
   const uint64_t big = pair.dialer.Send(pair.there, 1, (1 << 20) + 1);
@@ -507,9 +508,9 @@ TEST_P(TransportContract, AMessageAboveTheSendersLimitIsRefusedAlone) {
 
 TEST_P(TransportContract,
        AMessageAboveTheReceiversLimitTakesTheConnectionDown) {
-  Options small;
+  Options small = PatientOptions();
   small.message_bytes_max = 1 << 20;
-  Pair pair(GetParam(), {}, small);
+  Pair pair(GetParam(), PatientOptions(), small);
   pair.dialer.Send(pair.there, 1, 2 << 20);
   ASSERT_TRUE(PumpUntil(pair.both(), [&] {
     return pair.listener.link(pair.here).is_down() &&
@@ -524,7 +525,7 @@ TEST_P(TransportContract,
 
 // A caller without a credit window meets a fence, not an endless queue.
 TEST_P(TransportContract, SendsBeyondTheQueueLimitAreRefusedAlone) {
-  Options small;
+  Options small = PatientOptions();
   small.message_bytes_max = 1 << 20;
   small.queue_bytes_max = 4 << 20;
   Pair pair(GetParam(), small);

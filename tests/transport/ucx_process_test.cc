@@ -53,7 +53,7 @@ class UcxProcess : public ::testing::Test {
 
   Peer::Link& link() { return peer_.link(there_); }
 
-  Peer peer_{"ucx"};
+  Peer peer_{"ucx", Options{}};
   std::unique_ptr<ChildProcess> child_;
   std::string address_;
   ConnectionId there_;
