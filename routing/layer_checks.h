@@ -12,7 +12,8 @@ namespace trunkline::routing {
 
 std::optional<std::string> BrokenShape(const LayerRecord& record,
                                        const ExecutionEvidence* evidence);
-std::vector<RouteCheck> TableChecks();      // selection to physical plan
+std::vector<RouteCheck> SelectionChecks();  // keys to conservation
+std::vector<RouteCheck> HandoffChecks();    // packed order to completion
 std::vector<RouteCheck> ExecutionChecks();  // packed rows and combine
 
 }  // namespace trunkline::routing

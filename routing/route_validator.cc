@@ -1,5 +1,5 @@
-// Names and the table-level entry points; layer_checks.cc has the contracts of
-// a layer, execution_checks.cc those of rows, bytes and recovery.
+// Names and entry points. The checks: record_shape.cc, selection_checks.cc,
+// handoff_checks.cc, execution_checks.cc.
 
 #include "routing/route_validator.h"
 
@@ -86,8 +86,11 @@ absl::Status ToStatus(const Violation& v) {
 
 const std::vector<RouteCheck>& LayerChecks() {
   static const std::vector<RouteCheck>* const kChecks = [] {
-    auto* checks = new std::vector<RouteCheck>(TableChecks());
-    for (RouteCheck& c : ExecutionChecks()) checks->push_back(std::move(c));
+    auto* checks = new std::vector<RouteCheck>;
+    checks->push_back({RouteContract::kShapes, BrokenShape});
+    for (auto part : {SelectionChecks, HandoffChecks, ExecutionChecks}) {
+      for (RouteCheck& c : part()) checks->push_back(std::move(c));
+    }
     return checks;
   }();
   return *kChecks;
