@@ -57,19 +57,19 @@ Links::~Links() {
 }
 
 absl::Status Links::SetHandlers() {
-  const struct {
-    AmId id;
-    ucp_am_recv_callback_t callback;
-  } handlers[] = {
-      {kAmHello, &OnHello}, {kAmChunk, &OnChunk}, {kAmHeartbeat, &OnHeartbeat}};
-  for (const auto& handler : handlers) {
+  // From the top down, and every one of them: UCX 1.13 makes its table as long
+  // as the first id needs, and calls whatever lies in a slot nobody has set.
+  for (unsigned id = kAmIds; id-- > 0;) {
     ucp_am_handler_param_t param{};
     param.field_mask =
         UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
         UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
-    param.id = handler.id;
+    param.id = id;
     param.flags = UCP_AM_FLAG_WHOLE_MSG;
-    param.cb = handler.callback;
+    param.cb = id == kAmHello       ? &OnHello
+               : id == kAmChunk     ? &OnChunk
+               : id == kAmHeartbeat ? &OnHeartbeat
+                                    : &OnUnknown;
     param.arg = this;
     const ucs_status_t status =
         ucp_worker_set_am_recv_handler(context_->worker(), &param);

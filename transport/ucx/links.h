@@ -121,6 +121,9 @@ class Links {
   static ucs_status_t OnHeartbeat(void* arg, const void* header,
                                   size_t header_bytes, void* data, size_t bytes,
                                   const ucp_am_recv_param_t* param);
+  static ucs_status_t OnUnknown(void* arg, const void* header,
+                                size_t header_bytes, void* data, size_t bytes,
+                                const ucp_am_recv_param_t* param);
   absl::Status SetHandlers();
 
   // links.cc: life of a connection.

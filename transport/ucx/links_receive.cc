@@ -56,6 +56,16 @@ ucs_status_t Links::OnHeartbeat(void* arg, const void*, size_t, void*, size_t,
   return UCS_OK;
 }
 
+ucs_status_t Links::OnUnknown(void* arg, const void*, size_t, void*, size_t,
+                              const ucp_am_recv_param_t* param) {
+  auto* const links = static_cast<Links*>(arg);
+  if (Connection* const connection = links->FindSender(param)) {
+    links->Fail(connection,
+                absl::InvalidArgumentError("an unknown kind of message"));
+  }
+  return UCS_OK;
+}
+
 // A payload that is not wanted needs no more than UCS_OK: UCX frees it and, in
 // the rendezvous protocol, tells the sender that it may go on.
 ucs_status_t Links::OnChunk(void* arg, const void* header, size_t header_bytes,

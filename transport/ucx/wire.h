@@ -20,9 +20,9 @@
 
 namespace trunkline::transport::ucx {
 
-// From zero and without a gap: UCX 1.13 calls whatever it finds in the slot of
-// an id below the highest registered one.
 enum AmId : unsigned { kAmHello = 0, kAmChunk = 1, kAmHeartbeat = 2 };
+// Ids from here up are UCX's to refuse; those between are refused by us.
+inline constexpr unsigned kAmIds = 32;
 
 inline constexpr uint32_t kMagic = 0x50544c54;  // "TLTP"
 inline constexpr uint32_t kWireVersion = 1;
