@@ -2,6 +2,8 @@
 
 #include <gtest/gtest.h>
 
+#include <fstream>
+#include <iterator>
 #include <map>
 #include <regex>
 #include <string>
@@ -88,6 +90,25 @@ TEST(SourceRules, OnlyMainReadsTheEnvironmentAndEndsTheProcess) {
           << file.path << ":" << i + 1 << ": " << file.lines[i];
     }
   }
+}
+
+TEST(SourceRules, EveryMetricIsDocumented) {
+  std::ifstream in(std::string(TRUNKLINE_SOURCE_DIR) + "/docs/metrics.md");
+  const std::string documented{std::istreambuf_iterator<char>(in), {}};
+  ASSERT_FALSE(documented.empty());
+  const std::regex name("\"(trunkline_[a-z_]+)\"");
+  int found = 0;
+  for (const SourceFile& file : ReadSources()) {
+    if (!file.path.ends_with("_metrics.cc")) continue;
+    for (const std::string& line : file.lines) {
+      std::smatch match;
+      if (!std::regex_search(line, match, name)) continue;
+      ++found;
+      EXPECT_NE(documented.find("`" + match[1].str() + "`"), std::string::npos)
+          << file.path << ": " << match[1] << " is not in docs/metrics.md";
+    }
+  }
+  EXPECT_GT(found, 30);
 }
 
 }  // namespace
