@@ -241,12 +241,20 @@ void AttendBlock(const AttentionArgs& args, const Block<T>& block,
                     lines(block.next_k), out);
 }
 
-template <class T, size_t... R>
-HWY_INLINE auto AttendBlockFor(std::index_sequence<R...>, int64_t heads) {
-  using Fn = void (*)(const AttentionArgs&, const Block<T>&, const float*,
-                      float*, RunningSoftmax*, float*);
-  static constexpr Fn kTable[] = {&AttendBlock<R + 1, T>...};
-  return kTable[heads - 1];
+// One block for any number of heads: tiles of a power of two.
+template <size_t R, class T>
+HWY_INLINE void AttendTiles(const AttentionArgs& args, const Block<T>& block,
+                            int64_t heads, const float* q, float* scores,
+                            RunningSoftmax* running, float* out) {
+  int64_t h = 0;
+  for (; h + static_cast<int64_t>(R) <= heads; h += static_cast<int64_t>(R)) {
+    AttendBlock<R>(args, block, q + h * args.head_dim, scores, running + h,
+                   out + h * args.head_dim);
+  }
+  if constexpr (R > 1) {
+    AttendTiles<R / 2>(args, block, heads - h, q + h * args.head_dim, scores,
+                       running + h, out + h * args.head_dim);
+  }
 }
 
 // The query heads [head, head + heads) of one row, all of one kv head: each
@@ -284,12 +292,7 @@ void AttendHeads(const AttentionArgs& args, const AttentionSegment& segment,
     block.present = {std::max<int64_t>(first - b * kKvBlock, 0),
                      std::min(position - b * kKvBlock + 1, kKvBlock)};
     block.first = b == first / kKvBlock;
-    for (int64_t h = 0; h < heads; h += kTile) {
-      const int64_t count = std::min(kTile, heads - h);
-      AttendBlockFor<T>(std::make_index_sequence<kHeadsPerTile>(), count)(
-          args, block, q + h * args.head_dim, scores, running + h,
-          out + h * args.head_dim);
-    }
+    AttendTiles<kHeadsPerTile>(args, block, heads, q, scores, running, out);
   }
   for (int64_t h = 0; h < heads; ++h) {
     const float* o = out + h * args.head_dim;

@@ -42,32 +42,29 @@ void WidenBlock(const std::byte* from, int64_t k_count, float* wide) {
   }
 }
 
-// One row tile times one panel's block. `next` (or null) is fetched meanwhile,
-// a cache line per input.
+// One row tile times one panel's block. A cache line from `fetch` on is fetched
+// for each input, `fetch_step` bytes apart: a step of 0 fetches nothing new.
 template <size_t R>
 void TileTimesBlock(const float* packed, const float* wide, int64_t k_count,
-                    float* acc, const std::byte* next) {
+                    float* acc, const std::byte* fetch, int64_t fetch_step) {
+  const auto value = [packed](auto r, int64_t k) TRUNKLINE_INLINE_LAMBDA {
+    return packed[k * static_cast<int64_t>(R) + r];
+  };
   for (size_t u = 0; u < kUnitsPerPanel; ++u) {
     const float* unit[1] = {wide + u * kLanes};
     const int64_t acc_unit[1] = {static_cast<int64_t>(u * kLanes)};
-    const auto value = [packed](auto r, int64_t k) TRUNKLINE_INLINE_LAMBDA {
-      return packed[k * static_cast<int64_t>(R) + r];
-    };
-    if (next != nullptr && u == 0) {
-      AccumulateTile<F32Weights, R, 1>(
-          unit, value, k_count, acc, kPanel, acc_unit,
-          [next](int64_t k)
-              TRUNKLINE_INLINE_LAMBDA { hwy::Prefetch(next + k * 64); });
-    } else {
-      AccumulateTile<F32Weights, R, 1>(unit, value, k_count, acc, kPanel,
-                                       acc_unit,
-                                       [](int64_t) TRUNKLINE_INLINE_LAMBDA {});
-    }
+    AccumulateTile<F32Weights, R, 1>(unit, value, k_count, acc, kPanel,
+                                     acc_unit,
+                                     [&](int64_t) TRUNKLINE_INLINE_LAMBDA {
+                                       hwy::Prefetch(fetch);
+                                       fetch += fetch_step;
+                                     });
+    fetch_step = 0;
   }
 }
 
 using TileFn = void (*)(const float*, const float*, int64_t, float*,
-                        const std::byte*);
+                        const std::byte*, int64_t);
 template <size_t... R>
 TileFn TileOf(std::index_sequence<R...>, int64_t rows) {
   static constexpr TileFn kTable[] = {&TileTimesBlock<R + 1>...};
@@ -116,15 +113,13 @@ void TiledProductOnTarget(const float* packed, const RowTiles& tiles,
       const int64_t next_panel = range.panel_begin + (p + 1) % panels;
       const int64_t next_begin = p + 1 < panels ? begin : begin + kInputBlock;
       const std::byte* next =
-          next_begin < k_total ? w.panel(next_panel) +
-                                     next_begin * kPanel * DTypeBytes(w.dtype())
-                               : nullptr;
+          w.panel(next_panel) + next_begin * kPanel * DTypeBytes(w.dtype());
       for (int64_t t = range.tile_begin; t < range.tile_end; ++t) {
         const int64_t rows = tiles.size(t);
         TileOf(sequence, rows)(
             packed + tiles.begin(t) * k_total + begin * rows, wide, count,
-            acc + p * acc_floats + (tiles.begin(t) - row_begin) * kPanel,
-            t == range.tile_begin ? next : nullptr);
+            acc + p * acc_floats + (tiles.begin(t) - row_begin) * kPanel, next,
+            t == range.tile_begin ? 64 : 0);
       }
     }
   }
