@@ -17,8 +17,8 @@
 namespace trunkline::cli {
 namespace {
 
-using trunkline::testing::ChildProcess;
 using trunkline::Eventually;
+using trunkline::testing::ChildProcess;
 using trunkline::testing::ReadFile;
 using trunkline::testing::RunProgram;
 using trunkline::testing::RunResult;

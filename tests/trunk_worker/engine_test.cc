@@ -17,8 +17,8 @@ namespace trunkline::trunk {
 namespace {
 
 using ::testing::HasSubstr;
-using trunkline::testing::CheckpointFixture;
 using trunkline::Eventually;
+using trunkline::testing::CheckpointFixture;
 using trunkline::testing::LoadedModel;
 
 // Experts that do what the test says: away, failing, or as good as those they
