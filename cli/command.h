@@ -20,6 +20,8 @@ void AddInspectCommand(CLI::App* program, SelectedCommand* selected);
 void AddCoordinatorCommand(CLI::App* program, SelectedCommand* selected);
 void AddTrunkWorkerCommand(CLI::App* program, SelectedCommand* selected);
 void AddExpertWorkerCommand(CLI::App* program, SelectedCommand* selected);
+void AddExpertsCommand(CLI::App* program, SelectedCommand* selected);
+void AddReplayCommand(CLI::App* program, SelectedCommand* selected);
 void AddVersionCommand(CLI::App* program, SelectedCommand* selected);
 
 // "trunkline inspect: NOT_FOUND: ..." on stderr; kExitFailed.

@@ -3,11 +3,15 @@
 // worker, tokenizer included.
 
 #include <cstdio>
+#include <fstream>
+#include <iterator>
 #include <memory>
 #include <string>
 
+#include "absl/strings/str_cat.h"
 #include "cli/command.h"
 #include "cli/exit_code.h"
+#include "cli/inspect_placement.h"
 #include "cli/inspect_report.h"
 #include "common/status_macros.h"
 #include "model/checkpoint.h"
@@ -17,9 +21,19 @@ namespace trunkline::cli {
 namespace {
 
 struct InspectFlags {
-  std::string directory;
+  std::string directory, placement;
   bool as_json = false;
 };
+
+absl::StatusOr<PlacementReport> ReadPlacement(
+    const model::Checkpoint& checkpoint, const std::string& path) {
+  std::ifstream file(path, std::ios::binary);
+  if (!file.is_open())
+    return absl::NotFoundError(absl::StrCat(path, ": can not be read"));
+  const std::string document((std::istreambuf_iterator<char>(file)),
+                             std::istreambuf_iterator<char>());
+  return MakePlacementReport(checkpoint, document, path);
+}
 
 absl::Status Inspect(const InspectFlags& flags) {
   TL_ASSIGN_OR_RETURN(const std::shared_ptr<const model::Checkpoint> checkpoint,
@@ -29,8 +43,15 @@ absl::Status Inspect(const InspectFlags& flags) {
   // A checkpoint may come without one: it is then served by token ids.
   if (!tokenizer.ok() && !absl::IsNotFound(tokenizer)) return tokenizer;
   const InspectReport report = MakeInspectReport(*checkpoint);
-  const std::string text =
-      flags.as_json ? InspectJson(report).dump(2) + "\n" : InspectText(report);
+  nlohmann::json json = InspectJson(report);
+  std::string text = InspectText(report);
+  if (!flags.placement.empty()) {
+    TL_ASSIGN_OR_RETURN(const PlacementReport placed,
+                        ReadPlacement(*checkpoint, flags.placement));
+    json["placement"] = PlacementReportJson(placed);
+    text += "\n" + PlacementText(placed);
+  }
+  if (flags.as_json) text = json.dump(2) + "\n";
   std::fputs(text.c_str(), stdout);
   return absl::OkStatus();
 }
@@ -48,6 +69,11 @@ void AddInspectCommand(CLI::App* program, SelectedCommand* selected) {
   command
       ->add_option("DIR", flags->directory, "Hugging Face checkpoint directory")
       ->required();
+  command
+      ->add_option("--placement", flags->placement,
+                   "Placement document: also print what each worker holds "
+                   "under it")
+      ->type_name("FILE");
   command->add_flag("--json", flags->as_json,
                     "One JSON object, in bytes and plain counts");
   command->callback([selected, flags] {

@@ -49,6 +49,8 @@ int Main(int argc, char** argv) {
   AddCoordinatorCommand(&program, &selected);
   AddTrunkWorkerCommand(&program, &selected);
   AddExpertWorkerCommand(&program, &selected);
+  AddExpertsCommand(&program, &selected);
+  AddReplayCommand(&program, &selected);
   AddVersionCommand(&program, &selected);
   // The library would say only that a sub-command is required.
   if (argc > 1 && argv[1][0] != '-' && !IsCommand(program, argv[1])) {

@@ -1,0 +1,66 @@
+#pragma once
+
+// What `trunkline replay` says, as values first and then as text, JSON or a
+// picture. Pure.
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "cli/replay_totals.h"
+#include "routing/contract_comparison.h"
+#include "routing/replay.h"
+#include "trunk_worker/route_record.h"
+
+namespace trunkline::cli {
+
+// One layer under several contracts, side by side.
+struct ReplayColumn {
+  std::string name;  // of its policy, or "recorded"
+  routing::RoutingContract contract;
+  ReplayTotals totals;
+};
+struct ReplayLayer {
+  std::string name;  // "layer 4", or of a matrix
+  std::vector<ReplayColumn> columns;
+};
+std::string ReplayText(const ReplayLayer& layer);
+nlohmann::json ReplayJson(const ReplayLayer& layer);
+// Load per expert, selected and executed, of every column.
+std::string ReplaySvg(const ReplayLayer& layer);
+
+// Which experts each token of one small layer got, and how many ran.
+std::string TokenText(const routing::LayerRecord& record);
+nlohmann::json TokenJson(const routing::LayerRecord& record);
+
+struct SweptLayer {
+  std::string name;
+  routing::RoutingContract contract;
+  routing::Sweep sweep;
+};
+std::string SweepText(const SweptLayer& layer);
+nlohmann::json SweepJson(const SweptLayer& layer);
+std::string SweepSvg(const SweptLayer& layer);
+
+// Two contracts of one layer under a claim.
+struct ComparedLayer {
+  std::string name;
+  routing::EquivalenceClaim claim = routing::EquivalenceClaim::kRelation;
+  routing::ContractComparison comparison;
+};
+std::string ComparisonText(const ComparedLayer& layer);
+nlohmann::json ComparisonJson(const ComparedLayer& layer);
+
+// What a file says of itself once it has been read to its end.
+struct ProvenRecording {
+  trunk::RecordingHeader header;
+  trunk::RecordingTrailer trailer;
+  int64_t records = 0;
+  int64_t routes = 0;  // that were routed again and are equal
+  int64_t incomplete = 0;
+};
+std::string ProvenText(const std::string& file, const ProvenRecording& proven);
+nlohmann::json ProvenJson(const std::string& file,
+                          const ProvenRecording& proven);
+
+}  // namespace trunkline::cli
