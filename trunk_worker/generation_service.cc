@@ -168,7 +168,14 @@ class GenerationService::StreamCall final
 
   void Hold(std::shared_ptr<StreamCall> self) { self_ = std::move(self); }
   void OnCancel() override { CancelFromClient(); }
-  void OnDone() override { const auto last = std::move(self_); }
+  void OnDone() override {
+    std::shared_ptr<StreamCall> last;
+    {
+      // Ordered after whatever another of gRPC's threads did here last.
+      std::lock_guard lock(mutex_);
+      last = std::move(self_);
+    }
+  }
   void OnWriteDone(bool ok) override {
     {
       std::lock_guard lock(mutex_);
@@ -237,7 +244,7 @@ class GenerationService::StreamCall final
     if (next == kFinish) Finish(control::ToGrpc(status_));
   }
 
-  std::mutex mutex_;           // guards all below but current_ and self_
+  std::mutex mutex_;           // guards all below but current_
   v1::GenerateChunk current_;  // gRPC reads it while writing_
   v1::GenerateChunk pending_;
   bool has_pending_ = false;
