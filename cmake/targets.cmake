@@ -59,7 +59,7 @@ set(TRUNKLINE_TEST_ENVIRONMENT "UCX_WARN_UNUSED_ENV_VARS=n")
 if(TRUNKLINE_SANITIZE)
   list(APPEND TRUNKLINE_TEST_ENVIRONMENT
     "UCX_MEM_EVENTS=n" "UCX_HANDLE_ERRORS=none" "UCX_ERROR_SIGNALS="
-    "TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1"
+    "TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1:suppressions=${CMAKE_SOURCE_DIR}/tests/tsan_suppressions.txt"
     "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
     "ASAN_OPTIONS=detect_leaks=0")
 endif()

@@ -7,6 +7,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_replace.h"
+#include "common/log.h"
 #include "control/control_channel.h"
 #include "control/status_to_grpc.h"
 #include "coordinator/coordinator_server.h"
@@ -23,10 +24,13 @@ using testing::HasSubstr;
 
 class AdminServiceTest : public testing::Test {
  protected:
+  // Once: the log may not be replaced while clients write to it.
+  static void SetUpTestSuite() {
+    ASSERT_TRUE(InitLogging("test", "coordinator", "error").ok());
+  }
   void Start(CoordinatorOptions options = {}) {
     options.listen = "127.0.0.1:0";
     options.expert_workers = 2;
-    options.log_level = "error";
     auto server = CoordinatorServer::Start(options);
     ASSERT_TRUE(server.ok()) << server.status();
     server_ = *std::move(server);

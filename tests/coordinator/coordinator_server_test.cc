@@ -14,6 +14,7 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "common/log.h"
 #include "control/cluster_proto.h"
 #include "control/control_channel.h"
 #include "control/coordinator_client.h"
@@ -29,11 +30,14 @@ using testing::HasSubstr;
 
 class CoordinatorServerTest : public testing::Test {
  protected:
+  // Once: the log may not be replaced while clients write to it.
+  static void SetUpTestSuite() {
+    ASSERT_TRUE(InitLogging("test", "coordinator", "error").ok());
+  }
   void SetUp() override {
     options_.listen = "127.0.0.1:0";
     options_.expert_workers = 2;
     options_.lease = absl::Milliseconds(600);
-    options_.log_level = "error";
     state_ = std::filesystem::path(testing::TempDir()) /
              absl::StrCat("coordinator-", getpid(), ".db");
   }

@@ -364,8 +364,13 @@ class Walk {
   bool ever_active_ = false;
 };
 
-TEST(CoordinatorRandomWalk, KeepsItsInvariantsAndConvergesWhenFaultsStop) {
-  for (uint64_t seed = 0; seed < 400; ++seed) {
+// In slices, so that they run beside each other.
+class CoordinatorRandomWalk : public testing::TestWithParam<uint64_t> {};
+
+TEST_P(CoordinatorRandomWalk, KeepsItsInvariantsAndConvergesWhenFaultsStop) {
+  constexpr uint64_t kSeeds = 25;
+  for (uint64_t seed = GetParam() * kSeeds; seed < (GetParam() + 1) * kSeeds;
+       ++seed) {
     SCOPED_TRACE(testing::Message() << "seed " << seed);
     Walk walk(seed);
     walk.Run(300);
@@ -373,6 +378,9 @@ TEST(CoordinatorRandomWalk, KeepsItsInvariantsAndConvergesWhenFaultsStop) {
     if (HasFailure()) return;
   }
 }
+
+INSTANTIATE_TEST_SUITE_P(Slices, CoordinatorRandomWalk,
+                         testing::Range<uint64_t>(0, 16));
 
 }  // namespace
 }  // namespace trunkline::coordinator
