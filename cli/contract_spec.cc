@@ -300,8 +300,15 @@ absl::StatusOr<routing::RoutingContract> ContractFromText(
   return contract;
 }
 
+std::string NameOf(const ContractText& text) {
+  std::string name;
+  for (const std::string* spec : {&text.policy, &text.admission, &text.form})
+    if (!spec->empty()) absl::StrAppend(&name, name.empty() ? "" : " ", *spec);
+  return name;
+}
+
 std::string DescribeContract(const routing::RoutingContract& contract) {
-  std::string text = absl::StrCat("policy: ", contract.policy.name, "\n");
+  std::string text = absl::StrCat("policy ", contract.policy.name, "\n");
   for (const routing::AxisComparison& axis :
        routing::CompareContracts(contract, contract,
                                  routing::EquivalenceClaim::kForward)

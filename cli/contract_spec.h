@@ -45,6 +45,9 @@ struct ContractText {
 absl::StatusOr<routing::RoutingContract> ContractFromText(
     const ContractText& text, const SpecBase& base);
 
+// "gshard capacity:order=source", or empty.
+std::string NameOf(const ContractText& text);
+
 // One line an axis, for people.
 std::string DescribeContract(const routing::RoutingContract& contract);
 

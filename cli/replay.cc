@@ -191,10 +191,15 @@ absl::StatusOr<Outcome> RunComparison(const ReplayFlags& flags) {
         if (!matrix)
           TL_RETURN_IF_ERROR(
               AddColumn(r, base.contract, flags.costs, "recorded", 0, &layer));
+        // Costs alone: the recorded contract under another placement.
+        if (!matrix && flags.contract.empty()) return absl::OkStatus();
         TL_ASSIGN_OR_RETURN(const routing::RoutingContract contract,
                             ContractFromText(flags.contract, base));
-        return AddColumn(r, contract, flags.costs, contract.policy.name,
-                         matrix ? 0 : 1, &layer, &last);
+        const std::string name = flags.contract.empty()
+                                     ? contract.policy.name
+                                     : NameOf(flags.contract);
+        return AddColumn(r, contract, flags.costs, name, matrix ? 0 : 1, &layer,
+                         &last);
       });
   TL_RETURN_IF_ERROR(read);
   Outcome outcome;

@@ -176,6 +176,14 @@ SpecBase BaseOf(const LayerRecord& record) {
 absl::StatusOr<routing::ReplaySetup> SetupOf(
     const routing::RoutingContract& contract, const ReplayRecord& r,
     const ReplayCosts& costs) {
+  const routing::ScoreTransform held = r.record->policy.transform;
+  if (!r.any_transform && r.record->transformed &&
+      contract.policy.transform != held) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "policy ", contract.policy.name, " needs logits for its transform ",
+        routing::Name(contract.policy.transform), ", these are ",
+        routing::Name(held), " scores (--recover-logits computes back)"));
+  }
   routing::ReplaySetup setup;
   setup.contract = contract;
   setup.width = costs.width > 0 ? costs.width : r.width;

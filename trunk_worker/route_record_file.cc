@@ -277,7 +277,8 @@ absl::Status RouteRecordReader::Fill(size_t count) {
     packed_at_ = in.pos;
     if (ZSTD_isError(left) != 0)
       return absl::DataLossError(
-          absl::StrCat("zstd: ", ZSTD_getErrorName(left)));
+          absl::StrCat("zstd: ", ZSTD_getErrorName(left),
+                       number_ == 0 ? ": this is no route record" : ""));
     frame_ended_ = left == 0;
     if (frame_ended_) more_unpacked_ = false;
   }
