@@ -26,6 +26,7 @@ constexpr size_t kTileRows = kRegisters == 32 ? 14 : 6;
 // A widened block, the one fetched meanwhile and a tile's part of the rows stay
 // in the first level cache.
 constexpr int64_t kInputBlock = 128;
+constexpr int64_t kFloatsPerLine = 16;
 
 // Widens k_count groups of one panel into `wide` (natural output order).
 template <class Weights>
@@ -123,8 +124,18 @@ void TiledProductOnTarget(const float* packed, const RowTiles& tiles,
       }
     }
   }
-  // Row by row, so that a row's outputs are written side by side.
+  // Row by row, so that a row's outputs are written side by side; lines two
+  // rows ahead are fetched for writing, since nothing else hides their latency.
+  const int64_t width =
+      std::min(panels * kPanel, w.n() - range.panel_begin * kPanel);
   for (int64_t m = row_begin; m < row_end; ++m) {
+    if (m + 2 < row_end) {
+      const float* ahead =
+          output.y + (m + 2) * output.y_stride + range.panel_begin * kPanel;
+      for (int64_t i = 0; i < width; i += kFloatsPerLine) {
+        __builtin_prefetch(ahead + i, 1);
+      }
+    }
     for (int64_t p = 0; p < panels; ++p) {
       const int64_t n_begin = (range.panel_begin + p) * kPanel;
       FinishRow(acc + p * acc_floats + (m - row_begin) * kPanel,
@@ -153,10 +164,18 @@ void PackRowTile(const RowSource& source, int64_t k, const RowTiles& tiles,
   const int64_t rows = tiles.size(tile);
   const int64_t first = tiles.begin(tile);
   float* to = packed + first * k;
-  // Whole cache lines of every row at a time.
+  // Whole cache lines of every row at a time; the lines that are written some
+  // blocks later are fetched for writing.
   constexpr int64_t kBlock = 16;
+  constexpr int64_t kBlocksAhead = 6;
   for (int64_t begin = 0; begin < k; begin += kBlock) {
     const int64_t count = std::min(kBlock, k - begin);
+    if (begin + (kBlocksAhead + 1) * kBlock <= k) {
+      for (int64_t r = 0; r < rows; ++r) {
+        __builtin_prefetch(
+            to + (begin + kBlocksAhead * kBlock) * rows + r * kBlock, 1);
+      }
+    }
     for (int64_t r = 0; r < rows; ++r) {
       const float* from = source.row(first + r) + begin;
       float* place = to + begin * rows + r;
