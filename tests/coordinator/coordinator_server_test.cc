@@ -7,7 +7,7 @@
 #include <grpcpp/grpcpp.h>
 #include <gtest/gtest.h>
 #include <netinet/in.h>
-#include <sys/resource.h>
+#include <poll.h>
 #include <sys/socket.h>
 #include <unistd.h>
 
@@ -21,6 +21,7 @@
 #include "proto/control.grpc.pb.h"
 #include "tests/coordinator/cluster_fixture.h"
 #include "tests/coordinator/fake_worker.h"
+#include "tests/integration/idle_use.h"
 
 namespace trunkline::coordinator {
 namespace {
@@ -345,22 +346,18 @@ TEST_F(CoordinatorServerTest, OptionsThatMakeNoSenseAreNamed) {
   refused([&](auto& o) { o.listen = server_->address(); }, "in use");
 }
 
-TEST_F(CoordinatorServerTest, AnIdleClusterCostsNextToNothing) {
+TEST_F(CoordinatorServerTest, AnIdleClusterNeitherSpinsNorPolls) {
   Start();
   FakeWorker a(server_->address(), "a", kExpertRole);
   FakeWorker b(server_->address(), "b", kExpertRole);
   ASSERT_TRUE(a.AwaitActive(1));
-  const auto cpu = [] {
-    rusage usage{};
-    getrusage(RUSAGE_SELF, &usage);
-    return static_cast<double>(usage.ru_utime.tv_sec + usage.ru_stime.tv_sec) +
-           1e-6 * static_cast<double>(usage.ru_utime.tv_usec +
-                                      usage.ru_stime.tv_usec);
-  };
-  const double before = cpu();
-  absl::SleepFor(absl::Seconds(3));
-  // Server and two workers with a short lease: 1 % each would be 90 ms.
-  EXPECT_LT(cpu() - before, 0.09);
+  const IdleUse use =
+      MeasureIdleUse(std::chrono::seconds(2), [](auto interval) {
+        poll(nullptr, 0, static_cast<int>(interval.count()));
+      });
+  // A server and two workers that renew a short lease.
+  EXPECT_LT(use.cores, 0.25);
+  EXPECT_LT(use.wake_ups_per_second, 500);
 }
 
 }  // namespace

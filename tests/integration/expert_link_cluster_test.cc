@@ -3,7 +3,6 @@
 // gRPC and UCX.
 
 #include <gtest/gtest.h>
-#include <sys/resource.h>
 
 #include <atomic>
 #include <memory>
@@ -12,12 +11,12 @@
 #include <thread>
 
 #include "absl/strings/str_cat.h"
-#include "common/clock.h"
 #include "common/metric_registry.h"
 #include "control/coordinator_client.h"
 #include "coordinator/coordinator_server.h"
 #include "expert_worker/expert_server.h"
 #include "tests/integration/eventually.h"
+#include "tests/integration/idle_use.h"
 #include "tests/integration/random_moe_call.h"
 #include "tests/model/checkpoint_builder.h"
 #include "transport/transport_factory.h"
@@ -178,29 +177,20 @@ TEST_F(ExpertClusterTest, ServersLoadWhatIsPlacedAndOutliveTheCoordinator) {
   })) << trunk.link().Ready();
 }
 
-TEST_F(ExpertClusterTest, AnIdleServerSleeps) {
+TEST_F(ExpertClusterTest, AnIdleClusterNeitherSpinsNorPolls) {
   StartCoordinator("127.0.0.1:0");
   auto a = StartExpert("a");
   auto b = StartExpert("b");
   TrunkSide trunk(coordinator_->address(), *checkpoint_, context_);
   ASSERT_TRUE(trunk.AwaitReady()) << trunk.link().Ready();
   ASSERT_TRUE(RunsRight(trunk.link()));
-  const auto cpu = [] {
-    rusage usage;
-    getrusage(RUSAGE_SELF, &usage);
-    return absl::DurationFromTimeval(usage.ru_utime) +
-           absl::DurationFromTimeval(usage.ru_stime);
-  };
   // Everything of the cluster is in this process: two experts, the trunk's
   // transport and client, the coordinator.
-  const absl::Duration before = cpu();
-  const Clock& clock = Clock::Monotonic();
-  const absl::Time begin = clock.Now();
-  while (clock.Now() < begin + absl::Seconds(2))
-    trunk.link().Poll(absl::Milliseconds(500));
-  const double share = absl::FDivDuration(cpu() - before, clock.Now() - begin);
-  RecordProperty("cpu_percent", absl::StrCat(100 * share));
-  EXPECT_LT(share, 0.05);
+  const IdleUse use = MeasureIdleUse(
+      std::chrono::seconds(2),
+      [&](auto interval) { trunk.link().Poll(absl::FromChrono(interval)); });
+  EXPECT_LT(use.cores, 0.25);
+  EXPECT_LT(use.wake_ups_per_second, 1000);
 }
 
 TEST_F(ExpertClusterTest, WhatKeepsAServerFromStartingIsNamed) {

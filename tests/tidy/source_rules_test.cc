@@ -48,8 +48,6 @@ TEST(SourceRules, TestsWaitForConditionsNotForTime) {
       "\\b(sleep_for|sleep_until|usleep|nanosleep|SleepFor)\\b");
   // Where time itself is what the test is about, it says so here.
   const std::map<std::string, std::string> about_time = {
-      {"tests/coordinator/coordinator_server_test.cc",
-       "an idle process's cpu time is counted over an interval"},
       {"tests/coordinator/store_sqlite_test.cc",
        "the moment of the kill is the random input"},
   };

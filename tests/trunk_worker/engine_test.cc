@@ -4,7 +4,7 @@
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
-#include <time.h>
+#include <poll.h>
 
 #include <atomic>
 #include <condition_variable>
@@ -12,6 +12,7 @@
 
 #include "tests/golden/checkpoint_fixture.h"
 #include "tests/integration/eventually.h"
+#include "tests/integration/idle_use.h"
 
 namespace trunkline::trunk {
 namespace {
@@ -261,22 +262,15 @@ TEST_F(EngineTest, PromptLogprobsAndTokenLogprobsAgreeAcrossTheBoundary) {
   }
 }
 
-// Processor time of this process over half a second in which nothing is asked
-// for: under one percent.
-TEST_F(EngineTest, AnIdleEngineSleeps) {
+TEST_F(EngineTest, AnIdleEngineNeitherSpinsNorPolls) {
   StartEngine();
   ASSERT_TRUE(engine_->Generate(Request(5)).ok());
-  auto cpu_seconds = [] {
-    timespec now{};
-    clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-    return now.tv_sec + now.tv_nsec * 1e-9;
-  };
-  std::mutex mutex;
-  std::condition_variable never;
-  std::unique_lock lock(mutex);
-  const double begin = cpu_seconds();
-  never.wait_for(lock, std::chrono::milliseconds(500), [] { return false; });
-  EXPECT_LT(cpu_seconds() - begin, 0.005);
+  const IdleUse use =
+      MeasureIdleUse(std::chrono::milliseconds(500), [](auto interval) {
+        poll(nullptr, 0, static_cast<int>(interval.count()));
+      });
+  EXPECT_LT(use.cores, 0.25);
+  EXPECT_LT(use.wake_ups_per_second, 100);
 }
 
 TEST_F(EngineTest, AFullEventQueueIsResourceExhausted) {
