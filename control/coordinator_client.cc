@@ -2,7 +2,6 @@
 
 #include <grpcpp/grpcpp.h>
 
-#include <algorithm>
 #include <condition_variable>
 #include <mutex>
 #include <optional>
@@ -14,31 +13,14 @@
 #include "control/cluster_proto.h"
 #include "control/control_channel.h"
 #include "control/status_to_grpc.h"
+#include "control/worker_session.h"
 #include "proto/control.grpc.pb.h"
 
 namespace trunkline::control {
 namespace {
 
-// Retries start fast, since a coordinator that restarts is back within a
-// second, and grow so that a fleet does not hammer one that stays away.
-constexpr absl::Duration kRetryFirst = absl::Milliseconds(100);
-constexpr absl::Duration kRetryMost = absl::Seconds(1);
 constexpr absl::Duration kRegisterTimeout = absl::Seconds(5);
 constexpr absl::Duration kLeaveTimeout = absl::Milliseconds(500);
-constexpr double kLeaseSecondsLeast = 0.05, kLeaseSecondsMost = 3600;
-
-class Backoff {
- public:
-  absl::Duration Next() {
-    const absl::Duration now = next_;
-    next_ = std::min(next_ * 2, kRetryMost);
-    return now;
-  }
-  void Reset() { next_ = kRetryFirst; }
-
- private:
-  absl::Duration next_ = kRetryFirst;
-};
 
 // Two threads: the keeper registers and sends heartbeats, the watcher reads the
 // view. Every call has a deadline or is cancelled by Stop.
@@ -120,39 +102,23 @@ class Client final : public CoordinatorClient {
   }
 
   void Keep() {
-    Backoff backoff;
     while (!Stopping()) {
-      const absl::Status status = identity_known_ ? Beat() : Register();
+      const absl::Status status = session_.registered() ? Beat() : Register();
       // A call that Stop cancelled says nothing about the coordinator.
       if (Stopping()) break;
-      if (IsRefusal(status)) {
+      const WorkerSession::Next next = session_.OnResult(status);
+      if (next.refused) {
         Refuse(status);
         return;
       }
       if (status.ok()) {
-        backoff.Reset();
         LogRecovery();
-        if (!Sleep(lease_ / 3, /*wake_for_report=*/true)) break;
-        continue;
+      } else if (!absl::IsNotFound(status)) {
+        LogFailure(status);
       }
-      if (absl::IsNotFound(status)) {
-        // The lease is gone; the next round registers again, at once.
-        identity_known_ = false;
-        continue;
-      }
-      LogFailure(status);
-      // A heartbeat that failed is tried again within the lease.
-      const absl::Duration wait = identity_known_
-                                      ? std::min(backoff.Next(), lease_ / 3)
-                                      : backoff.Next();
-      if (!Sleep(wait, /*wake_for_report=*/false)) break;
+      if (!Sleep(next.wait, next.wakes_for_report)) break;
     }
     Leave();
-  }
-
-  static bool IsRefusal(const absl::Status& status) {
-    return absl::IsFailedPrecondition(status) ||
-           absl::IsInvalidArgument(status);
   }
 
   absl::Status Register() {
@@ -164,9 +130,6 @@ class Client final : public CoordinatorClient {
           stub_->Register(&call.context(), ToProto(registration_), &response));
       if (!status.ok()) return status;
     }
-    // A lease that is no number of seconds would make us spin or sleep forever.
-    lease_ = absl::Seconds(std::clamp(response.lease_seconds(),
-                                      kLeaseSecondsLeast, kLeaseSecondsMost));
     const Identity identity{.worker = WorkerId(response.worker_id()),
                             .incarnation = response.incarnation(),
                             .epoch = response.epoch(),
@@ -181,7 +144,7 @@ class Client final : public CoordinatorClient {
       report_now_ = true;  // says at once what is loaded
       changed_.notify_all();
     }
-    identity_known_ = true;
+    session_.OnRegistered(identity, absl::Seconds(response.lease_seconds()));
     TL_LOG_INFO("registered at {} as worker {} ({}), incarnation {}", address_,
                 identity.worker.value, registration_.name,
                 identity.incarnation);
@@ -190,56 +153,23 @@ class Client final : public CoordinatorClient {
   }
 
   absl::Status Beat() {
-    Heartbeat heartbeat;
     {
       const std::lock_guard<std::mutex> lock(mutex_);
-      heartbeat.worker = identity_->worker;
-      heartbeat.incarnation = identity_->incarnation;
-      heartbeat.cluster_id = identity_->cluster_id;
       report_now_ = false;
     }
+    Heartbeat heartbeat;
     {
-      // The followed view is read before the report is made: the report is then
-      // at least as new as the view that it claims.
       const std::lock_guard<std::mutex> one_at_a_time(callback_mutex_);
-      heartbeat.view_epoch = followed_.epoch;
-      heartbeat.view_revision = followed_.revision;
-      if (!pending_report_ && callbacks_.make_report) {
-        pending_report_ = callbacks_.make_report();
-      } else if (callbacks_.make_report) {
-        MergeReport(callbacks_.make_report(), &*pending_report_);
-      }
-      if (pending_report_) heartbeat.report = *pending_report_;
+      const FollowedView followed = followed_;
+      heartbeat = session_.MakeHeartbeat(
+          followed,
+          callbacks_.make_report ? callbacks_.make_report() : Report());
     }
     wire::HeartbeatResponse response;
     Call call(this, kKeeperCall);
-    call.SetTimeout(std::max(lease_ / 2, absl::Milliseconds(200)));
-    const absl::Status status = FromGrpc(
+    call.SetTimeout(session_.heartbeat_timeout());
+    return FromGrpc(
         stub_->Heartbeat(&call.context(), ToProto(heartbeat), &response));
-    if (status.ok()) pending_report_.reset();
-    return status;
-  }
-
-  // Loads are counts since the last report: those of a heartbeat that did not
-  // arrive go out with the next one. (One that arrived without its answer
-  // counts twice; loads steer balancing and may be off, never text.)
-  static void MergeReport(Report newer, Report* pending) {
-    for (const ExpertLoadReport& old : pending->loads) {
-      const auto same = std::find_if(newer.loads.begin(), newer.loads.end(),
-                                     [&](const ExpertLoadReport& load) {
-                                       return load.layer == old.layer;
-                                     });
-      if (same == newer.loads.end() ||
-          same->selected.size() != old.selected.size()) {
-        if (same == newer.loads.end()) newer.loads.push_back(old);
-        continue;
-      }
-      for (size_t e = 0; e < old.selected.size(); ++e) {
-        same->selected[e] += old.selected[e];
-        same->executed[e] += old.executed[e];
-      }
-    }
-    *pending = std::move(newer);
   }
 
   void Refuse(const absl::Status& status) {
@@ -261,11 +191,12 @@ class Client final : public CoordinatorClient {
   // Without an orderly goodbye the lease runs out by itself, so a coordinator
   // that does not answer at once is left alone.
   void Leave() {
-    if (!identity_known_ || !reachable_) return;
+    if (!session_.registered() || !reachable_) return;
+    const Identity& identity = *session_.identity();
     wire::LeaveRequest request;
-    request.set_worker_id(identity_->worker.value);
-    request.set_incarnation(identity_->incarnation);
-    request.set_cluster_id(identity_->cluster_id);
+    request.set_worker_id(identity.worker.value);
+    request.set_incarnation(identity.incarnation);
+    request.set_cluster_id(identity.cluster_id);
     wire::LeaveResponse response;
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + kLeaveTimeout));
@@ -277,7 +208,7 @@ class Client final : public CoordinatorClient {
   }
 
   void Watch() {
-    Backoff backoff;
+    RetryBackoff backoff;
     std::optional<Identity> identity;
     while (WaitForIdentity(&identity)) {
       const bool delivered = ReadViews(*identity);
@@ -334,14 +265,9 @@ class Client final : public CoordinatorClient {
   void Deliver(const ClusterView& view) {
     const std::lock_guard<std::mutex> one_at_a_time(callback_mutex_);
     if (refused_) return;
-    const bool newer = view.cluster_id != followed_.cluster_id ||
-                       std::pair(view.epoch, view.revision) >
-                           std::pair(followed_.epoch, followed_.revision);
-    if (!newer) return;
+    if (!followed_.IsOlderThan(view)) return;
     if (callbacks_.on_view) callbacks_.on_view(view);
-    followed_ = {.cluster_id = view.cluster_id,
-                 .epoch = view.epoch,
-                 .revision = view.revision};
+    followed_.Set(view);
   }
 
   // One line when the coordinator goes away and one when it is back, not one
@@ -360,10 +286,6 @@ class Client final : public CoordinatorClient {
     reachable_ = true;
   }
 
-  struct Followed {
-    uint64_t cluster_id = 0, epoch = 0, revision = 0;
-  };
-
   const std::string address_;
   const Registration registration_;
   const Callbacks callbacks_;
@@ -372,13 +294,12 @@ class Client final : public CoordinatorClient {
   std::mutex join_mutex_;
 
   // Keeper thread only.
-  absl::Duration lease_ = absl::Seconds(2);
-  bool identity_known_ = false, reachable_ = false, failure_logged_ = false;
-  std::optional<Report> pending_report_;  // made, not yet acknowledged
+  WorkerSession session_;
+  bool reachable_ = false, failure_logged_ = false;
 
   // Guarded by callback_mutex_, which also keeps callbacks one at a time.
   std::mutex callback_mutex_;
-  Followed followed_;
+  FollowedView followed_;
   bool refused_ = false;
 
   // Guarded by mutex_.

@@ -81,7 +81,20 @@ struct StageProgress {
   std::shared_ptr<const Shard> shard;  // when ready
 };
 
-class ExpertStore {
+// Whoever loads what versions place here, as the placement follower sees it.
+class ShardSource {
+ public:
+  using OnProgress = std::function<void(const StageProgress&)>;
+  virtual ~ShardSource() = default;
+  // Returns at once. on_progress is called, never from inside this call, while
+  // the version loads and once with kReady or kFailed.
+  virtual void Stage(PlacementVersion version, std::vector<ExpertKey> experts,
+                     OnProgress on_progress) = 0;
+  virtual void Retire(PlacementVersion version) = 0;
+  virtual std::vector<StageProgress> Versions() const = 0;  // ascending
+};
+
+class ExpertStore final : public ShardSource {
  public:
   struct Options {
     int64_t memory_limit_bytes = 0;  // for packed experts; 0: no limit
@@ -90,11 +103,10 @@ class ExpertStore {
     // that running steps still use.
     absl::Duration release_patience = absl::Seconds(10);
   };
-  using OnProgress = std::function<void(const StageProgress&)>;
 
   ExpertStore(std::shared_ptr<const model::Checkpoint> checkpoint,
               const Options& options);
-  ~ExpertStore();
+  ~ExpertStore() override;
   ExpertStore(const ExpertStore&) = delete;
   ExpertStore& operator=(const ExpertStore&) = delete;
 
@@ -104,12 +116,12 @@ class ExpertStore {
   // has no such expert, or the checkpoint's own error. A version that was
   // staged before and has not failed is left alone.
   void Stage(PlacementVersion version, std::vector<ExpertKey> experts,
-             OnProgress on_progress);
+             OnProgress on_progress) override;
   // Forgets the version, also while it loads. Entries that no version and no
   // holder of a Shard uses any more are freed.
-  void Retire(PlacementVersion version);
+  void Retire(PlacementVersion version) override;
 
-  std::vector<StageProgress> Versions() const;  // ascending
+  std::vector<StageProgress> Versions() const override;
   int64_t held_bytes() const { return account_->held(); }
   int64_t memory_limit_bytes() const { return options_.memory_limit_bytes; }
   // Bytes that one expert takes once packed; what the limit counts. NOT_FOUND

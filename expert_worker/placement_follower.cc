@@ -27,13 +27,15 @@ bool NeedsShards(control::PlacementState state) {
 
 }  // namespace
 
-PlacementFollower::PlacementFollower(ExpertStore* store, ExpertEngine* engine,
+PlacementFollower::PlacementFollower(ShardSource* store, VersionServer* engine,
                                      std::function<void()> report_now,
-                                     absl::Duration progress_interval)
+                                     absl::Duration progress_interval,
+                                     const Clock* clock)
     : store_(store),
       engine_(engine),
       report_now_(std::move(report_now)),
-      progress_interval_(progress_interval) {}
+      progress_interval_(progress_interval),
+      clock_(*clock) {}
 
 void PlacementFollower::OnRegistered(const control::Identity& identity) {
   std::lock_guard<std::mutex> lock(mutex_);
@@ -129,7 +131,7 @@ void PlacementFollower::OnProgress(const StageProgress& progress) {
                      std::string(progress.status.message()));
         break;
       case StageState::kLoading: {
-        const absl::Time now = Clock::Monotonic().Now();
+        const absl::Time now = clock_.Now();
         if (now < last_progress_report_ + progress_interval_) return;
         last_progress_report_ = now;
         break;

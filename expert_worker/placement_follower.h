@@ -31,9 +31,10 @@ class PlacementFollower {
   // store and engine outlive the follower's last call. report_now is called
   // when a report would say something new: at once for a new state, at most
   // once in `progress_interval` for bytes.
-  PlacementFollower(ExpertStore* store, ExpertEngine* engine,
+  PlacementFollower(ShardSource* store, VersionServer* engine,
                     std::function<void()> report_now,
-                    absl::Duration progress_interval = absl::Milliseconds(500));
+                    absl::Duration progress_interval = absl::Milliseconds(500),
+                    const Clock* clock = &Clock::Monotonic());
 
   // First registration and every later one. Another cluster than before: all
   // versions go, their numbers mean nothing there.
@@ -53,10 +54,11 @@ class PlacementFollower {
   std::vector<ExpertKey> PlacedHere(const placement::PlacementMap& map) const;
   void RetireLocked(PlacementVersion version);
 
-  ExpertStore* const store_;
-  ExpertEngine* const engine_;
+  ShardSource* const store_;
+  VersionServer* const engine_;
   const std::function<void()> report_now_;
   const absl::Duration progress_interval_;
+  const Clock& clock_;
 
   mutable std::mutex mutex_;
   std::condition_variable view_changed_;

@@ -25,7 +25,7 @@ ExpertLink::ExpertLink(std::unique_ptr<transport::Transport> transport,
     : transport_(std::move(transport)),
       context_(context),
       options_(options),
-      clock_(Clock::Monotonic()),
+      clock_(*options.clock),
       peers_(transport_.get(), options.peers) {}
 
 ExpertLink::~ExpertLink() = default;
@@ -198,7 +198,7 @@ absl::Status ExpertLink::Finish(const MoeCall& moe) {
   Call* call = FindCall(moe.step, moe.layer, kOnlyMicroBatch);
   TL_CHECK(call != nullptr) << "Finish without Begin, layer " << moe.layer;
   const absl::Time waited_from = clock_.Now();
-  while (!call->exchange.done() && call->failure.ok()) {
+  while (!Over(*call)) {
     const absl::Time now = clock_.Now();
     Pump(std::max(absl::ZeroDuration(),
                   std::min(NextDeadline(*call), peers_.next_dial()) - now));
@@ -268,6 +268,19 @@ absl::Time ExpertLink::NextDeadline(const Call& call) const {
   absl::Time next = call.exchange.next_deadline();
   if (call.waiting_since.has_value())
     next = std::min(next, *call.waiting_since + options_.newer_view_wait);
+  return next;
+}
+
+bool ExpertLink::Settled(const MoeCall& moe) const {
+  const Call* call = FindCall(moe.step, moe.layer, kOnlyMicroBatch);
+  TL_CHECK(call != nullptr) << "no call of layer " << moe.layer;
+  return Over(*call);
+}
+
+absl::Time ExpertLink::NextWake() const {
+  absl::Time next = peers_.next_dial();
+  for (const std::unique_ptr<Call>& call : calls_)
+    next = std::min(next, NextDeadline(*call));
   return next;
 }
 
@@ -359,7 +372,7 @@ std::string ExpertLink::Suspects(const Call& call) const {
 }
 
 ExpertLink::Call* ExpertLink::FindCall(StepId step, LayerIndex layer,
-                                       uint16_t micro_batch) {
+                                       uint16_t micro_batch) const {
   for (const std::unique_ptr<Call>& call : calls_) {
     if (call->moe.step == step && call->moe.layer == layer &&
         call->micro_batch == micro_batch)

@@ -48,6 +48,9 @@ class ExpertLink final : public ExpertExchange {
     // placement version and no other worker serves it.
     absl::Duration newer_view_wait = absl::Seconds(5);
     ExpertPeers::Options peers;
+    // Outlives the link. With a simulated one a wait must not be entered: see
+    // Settled.
+    const Clock* clock = &Clock::Monotonic();
   };
 
   ExpertLink(std::unique_ptr<transport::Transport> transport,
@@ -68,6 +71,11 @@ class ExpertLink final : public ExpertExchange {
 
   // Lets connections make progress while no step runs, up to max_wait.
   void Poll(absl::Duration max_wait) { Pump(max_wait); }
+  // For a caller that must not block: between Begin and Finish of a call it
+  // polls whenever the transport has something or NextWake() has come; once the
+  // call is settled, Finish returns without waiting.
+  bool Settled(const MoeCall& call) const;
+  absl::Time NextWake() const;
 
   absl::Status Ready() override;
   absl::StatusOr<PlacementVersion> BeginStep(StepId step) override;
@@ -113,6 +121,9 @@ class ExpertLink final : public ExpertExchange {
   std::optional<Pin> ActivePin() const;
   void TickCalls();
   absl::Time NextDeadline(const Call& call) const;
+  static bool Over(const Call& call) {
+    return call.exchange.done() || !call.failure.ok();
+  }
 
   void Handle(transport::Event event);
   void OnReceived(transport::Event event);
@@ -137,7 +148,7 @@ class ExpertLink final : public ExpertExchange {
   std::string FirstPending(const Call& call) const;
   std::string Suspects(const Call& call) const;
 
-  Call* FindCall(StepId step, LayerIndex layer, uint16_t micro_batch);
+  Call* FindCall(StepId step, LayerIndex layer, uint16_t micro_batch) const;
   std::unique_ptr<Call> TakeCall();
   void PublishOldest();
 

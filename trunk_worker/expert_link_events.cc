@@ -27,7 +27,7 @@ void ExpertLink::TickCalls() {
   // that later layers do not wait for it again.
   std::vector<WorkerId> overdue;
   for (const std::unique_ptr<Call>& call : calls_) {
-    if (call->exchange.done() || !call->failure.ok()) continue;
+    if (Over(*call)) continue;
     for (const Flight& flight : call->flights) {
       if (flight.open &&
           now >= flight.planned + options_.limits.worker_deadline)
@@ -39,7 +39,7 @@ void ExpertLink::TickCalls() {
            absl::StrCat("no answer within ",
                         absl::FormatDuration(options_.limits.worker_deadline)));
   for (const std::unique_ptr<Call>& call : calls_) {
-    if (call->exchange.done() || !call->failure.ok()) continue;
+    if (Over(*call)) continue;
     Take(*call, now, call->exchange.Tick(now));
     CheckWaiting(*call);
   }
@@ -76,7 +76,7 @@ void ExpertLink::OnLoss(const ExpertPeers::Loss& loss) {
   recorder_.Change([](ExchangeStats& stats) { ++stats.connections_down; });
   const absl::Time now = clock_.Now();
   for (const std::unique_ptr<Call>& call : calls_) {
-    if (call->exchange.done() || !call->failure.ok()) continue;
+    if (Over(*call)) continue;
     for (Flight& flight : call->flights) {
       if (flight.worker == loss.worker) flight.open = false;
     }
