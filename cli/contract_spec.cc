@@ -1,6 +1,7 @@
 #include "cli/contract_spec.h"
 
 #include <algorithm>
+#include <limits>
 #include <set>
 #include <vector>
 
@@ -155,9 +156,15 @@ const char kPolicyHelp[] =
     "differs: nemotron-h:top-k=4,groups=8,top-groups=3,normalize=true,"
     "scale=2.5,bias=false or expert-choice:tokens=4";
 const char kAdmissionHelp[] =
-    "recorded, dropless or capacity:factor=1.25,group=8,order=gate|source|"
-    "first-choices|random,seed=1,overflow=drop|renormalize|reroute,"
-    "candidates=next-best|list,fallback=3+1,weight=keep|ratio";
+    "recorded, dropless or capacity:factor=1.25,group=8,scope=batch|sequence,"
+    "order=gate|source|first-choices|random,seed=1,"
+    "overflow=drop|renormalize|reroute,candidates=next-best|list,fallback=3+1,"
+    "weight=keep|ratio";
+const char kServingAdmissionHelp[] =
+    "dropless, or a fixed capacity that drops routes: "
+    "capacity:factor=1.25,group=64,overflow=drop|renormalize, over groups of "
+    "so many positions of a sequence. It makes another model of the "
+    "checkpoint: give every trunk worker the same";
 const char kFormHelp[] =
     "recorded, packed, fixed:rows=4, max-load or blocks:rows=4";
 
@@ -221,6 +228,13 @@ absl::StatusOr<AdmissionPolicy> AdmissionFromSpec(const Spec& spec,
   if (spec.name == "capacity") {
     a.kind = routing::AdmissionKind::kFixedCapacity;
     a.capacity_factor = 1.0;
+    TL_RETURN_IF_ERROR(values.Choice<routing::GroupScope>(
+        "scope",
+        {{"batch", routing::GroupScope::kBatch},
+         {"sequence", routing::GroupScope::kSequence}},
+        &a.scope));
+    if (a.scope == routing::GroupScope::kSequence)
+      a.arbitration = Arbitration::kTokenSlot;  // the only one that it takes
     TL_RETURN_IF_ERROR(values.Number("factor", &a.capacity_factor));
     TL_RETURN_IF_ERROR(values.Count("group", &a.group_tokens));
     TL_RETURN_IF_ERROR(
@@ -259,6 +273,22 @@ absl::StatusOr<AdmissionPolicy> AdmissionFromSpec(const Spec& spec,
   return a;
 }
 
+absl::StatusOr<AdmissionPolicy> ServingAdmissionFromText(
+    absl::string_view text) {
+  TL_ASSIGN_OR_RETURN(Spec spec, ParseSpec(text));
+  if (spec.name == "recorded")
+    return Bad(spec, "is for a recording: serving takes dropless or capacity");
+  if (spec.name == "capacity") spec.values.emplace("scope", "sequence");
+  // Experts are known when the model is loaded; a fallback list can not be
+  // served.
+  SpecBase base;
+  base.contract.policy.experts = std::numeric_limits<int32_t>::max();
+  TL_ASSIGN_OR_RETURN(AdmissionPolicy admission, AdmissionFromSpec(spec, base));
+  TL_RETURN_IF_ERROR(
+      routing::CheckServingAdmission(admission, base.contract.policy.experts));
+  return admission;
+}
+
 absl::StatusOr<RepresentationPolicy> FormFromSpec(const Spec& spec,
                                                   const SpecBase& base) {
   Values values(spec);
@@ -282,6 +312,24 @@ absl::StatusOr<RepresentationPolicy> FormFromSpec(const Spec& spec,
   return r;
 }
 
+namespace {
+
+absl::StatusOr<routing::RetainedState> RetainedFromText(
+    const std::string& text) {
+  std::vector<absl::string_view> known;
+  for (const routing::RetainedState state :
+       {routing::RetainedState::kNone, routing::RetainedState::kSave,
+        routing::RetainedState::kRematerialize}) {
+    known.push_back(routing::Name(state));
+    if (known.back() == text) return state;
+  }
+  return absl::InvalidArgumentError(absl::StrCat(
+      "\"", text,
+      "\" is not what a forward pass retains: ", absl::StrJoin(known, ", ")));
+}
+
+}  // namespace
+
 absl::StatusOr<routing::RoutingContract> ContractFromText(
     const ContractText& text, const SpecBase& base) {
   routing::RoutingContract contract = base.contract;
@@ -297,6 +345,9 @@ absl::StatusOr<routing::RoutingContract> ContractFromText(
     TL_ASSIGN_OR_RETURN(const Spec spec, ParseSpec(text.form));
     TL_ASSIGN_OR_RETURN(contract.representation, FormFromSpec(spec, base));
   }
+  if (!text.retain.empty()) {
+    TL_ASSIGN_OR_RETURN(contract.retained, RetainedFromText(text.retain));
+  }
   return contract;
 }
 
@@ -304,6 +355,8 @@ std::string NameOf(const ContractText& text) {
   std::string name;
   for (const std::string* spec : {&text.policy, &text.admission, &text.form})
     if (!spec->empty()) absl::StrAppend(&name, name.empty() ? "" : " ", *spec);
+  if (!text.retain.empty())
+    absl::StrAppend(&name, name.empty() ? "" : " ", "retain=", text.retain);
   return name;
 }
 

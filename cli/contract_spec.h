@@ -35,11 +35,20 @@ absl::StatusOr<routing::AdmissionPolicy> AdmissionFromSpec(
 absl::StatusOr<routing::RepresentationPolicy> FormFromSpec(
     const Spec& spec, const SpecBase& base);
 
-// The three together, from texts; an empty one is "recorded".
+// What a model is served with: dropless, or a capacity whose groups are of
+// sequences (the scope and the order need not be written). What can not be
+// served is refused with the reason.
+absl::StatusOr<routing::AdmissionPolicy> ServingAdmissionFromText(
+    absl::string_view text);
+
+// The three and what is retained together, from texts; an empty one is
+// "recorded".
 struct ContractText {
   std::string policy, admission, form;
+  std::string retain = {};  // "none", "save" or "rematerialize"
   bool empty() const {
-    return policy.empty() && admission.empty() && form.empty();
+    return policy.empty() && admission.empty() && form.empty() &&
+           retain.empty();
   }
 };
 absl::StatusOr<routing::RoutingContract> ContractFromText(
@@ -54,6 +63,7 @@ std::string DescribeContract(const routing::RoutingContract& contract);
 // For --help.
 extern const char kPolicyHelp[];
 extern const char kAdmissionHelp[];
+extern const char kServingAdmissionHelp[];
 extern const char kFormHelp[];
 
 }  // namespace trunkline::cli

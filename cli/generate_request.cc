@@ -213,6 +213,10 @@ std::string UsageLine(const v1::Usage& usage, v1::FinishReason reason,
                     HumanDuration(absl::Seconds(usage.queue_seconds())),
                     " in the queue");
   }
+  if (usage.routes_dropped() > 0) {
+    absl::StrAppend(&line, "; ", usage.routes_dropped(), " of ",
+                    usage.routes_selected(), " routes dropped");
+  }
   absl::StrAppend(&line, "; end: ", ReasonName(reason));
   if (!stop.empty()) absl::StrAppend(&line, " at \"", stop, "\"");
   return line + "]";

@@ -81,6 +81,7 @@ absl::StatusOr<Outcome> ProveRecording(const ReplayFlags& flags) {
             return Annotate(valid, absl::StrCat("step ", r.record->step.value,
                                                 ", ", r.name));
         }
+        AddPhysical(*r.record, &proven);
         ++proven.records;
         proven.incomplete += r.completed ? 0 : 1;
         proven.routes += r.record->table.size();
@@ -242,6 +243,8 @@ absl::Status CheckFlags(const ReplayFlags& f) {
   if (!f.costs.placement_file.empty() &&
       (f.costs.workers > 1 || f.costs.replicas > 1))
     return bad("--placement says itself how many workers and replicas are");
+  if (!f.source.scores.empty() && f.costs.as_recorded())
+    return bad("--placement recorded belongs to a recording");
   if (f.source.scores.empty() && f.source.draw.has_value())
     return bad("--draw belongs to --scores: a record has its own");
   if (!f.source.scores.empty() && f.source.recover_logits)
@@ -259,7 +262,7 @@ absl::Status CheckFlags(const ReplayFlags& f) {
 int Replay(ReplayFlags flags) {
   absl::Status valid = CheckFlags(flags);
   if (!valid.ok()) return ReportUsage("replay", std::string(valid.message()));
-  const absl::Status placed = LoadPlacement(&flags.costs);
+  const absl::Status placed = LoadPlacement(flags.source, &flags.costs);
   if (!placed.ok()) return ReportFailure("replay", placed);
   const absl::StatusOr<Outcome> outcome = Run(flags);
   if (!outcome.ok()) return ReportFailure("replay", outcome.status());
@@ -285,6 +288,11 @@ void AddContractFlags(CLI::App* command, ReplayFlags* flags) {
   command->add_option("--form", flags->contract.form, kFormHelp)
       ->type_name("SPEC");
   command
+      ->add_option("--retain", flags->contract.retain,
+                   "What a forward pass keeps for a backward one: none (as "
+                   "served), save or rematerialize")
+      ->type_name("STATE");
+  command
       ->add_option("--equivalent-for", flags->claim,
                    "Whether the policy agrees with --against on all that this "
                    "claim needs: relation, forward or memory")
@@ -297,13 +305,16 @@ void AddContractFlags(CLI::App* command, ReplayFlags* flags) {
       ->type_name("SPEC");
   command->add_option("--against-form", flags->against.form, "As --form")
       ->type_name("SPEC");
+  command->add_option("--against-retain", flags->against.retain, "As --retain")
+      ->type_name("STATE");
 }
 
 void AddCostFlags(CLI::App* command, ReplayFlags* flags) {
   command
       ->add_option("--placement", flags->costs.placement_file,
-                   "Placement document: which worker has which expert")
-      ->type_name("FILE");
+                   "Placement document: which worker has which expert; or "
+                   "recorded: where the recording says they ran")
+      ->type_name("FILE|recorded");
   command
       ->add_option("--workers", flags->costs.workers,
                    "Spread the experts evenly over so many workers")

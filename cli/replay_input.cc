@@ -159,8 +159,20 @@ absl::Status RecoverLogits(LayerRecord* record) {
   return absl::OkStatus();
 }
 
-absl::Status LoadPlacement(ReplayCosts* costs) {
+absl::Status LoadPlacement(const ReplaySource& source, ReplayCosts* costs) {
   if (costs->placement_file.empty()) return absl::OkStatus();
+  if (costs->as_recorded()) {
+    ReplaySource plain = source;
+    plain.recover_logits = false;
+    return ForEachRecord(plain, [costs](const ReplayRecord& r) {
+      const LayerRecord& record = *r.record;
+      for (size_t i = 0; i < record.physical.size(); ++i)
+        costs->ran_on[record.layer]
+                     [record.table.expert_id[record.handoff_routes[i]]] =
+            record.physical[i].worker;
+      return absl::OkStatus();
+    });
+  }
   TL_ASSIGN_OR_RETURN(const std::string text, ReadText(costs->placement_file));
   const absl::StatusOr<placement::PlacementDocument> document =
       placement::PlacementFromJson(text);
@@ -172,6 +184,37 @@ absl::Status LoadPlacement(ReplayCosts* costs) {
 SpecBase BaseOf(const LayerRecord& record) {
   return {routing::ContractOf(record), record.table.rows};
 }
+
+namespace {
+
+// Each expert where this record says that it ran, else where it ran last in the
+// recording.
+absl::StatusOr<std::vector<WorkerId>> RecordedOwners(
+    const LayerRecord& record, const std::map<ExpertId, WorkerId>& ran_on,
+    const routing::RouteTable& table) {
+  std::vector<WorkerId> owners(static_cast<size_t>(table.experts));
+  for (const auto& [expert, worker] : ran_on) owners[expert.value] = worker;
+  for (size_t i = 0; i < record.physical.size(); ++i)
+    owners[record.table.expert_id[record.handoff_routes[i]].value] =
+        record.physical[i].worker;
+  for (size_t i = 0; i < table.expert_id.size(); ++i) {
+    const ExpertId expert = table.expert_id[i];
+    if (table.fate[i] != routing::RouteFate::kAccepted ||
+        owners[expert.value].valid())
+      continue;
+    return absl::FailedPreconditionError(absl::StrCat(
+        "--placement recorded: expert ", expert.value, " of layer ",
+        record.layer.value, " ran on no worker in this recording",
+        ran_on.empty() ? " (the experts ran in the trunk's own process)" : "",
+        ", so where it is is not known: give a placement document"));
+  }
+  // Of no consequence: nothing is routed to them.
+  for (WorkerId& owner : owners)
+    if (!owner.valid()) owner = WorkerId(0);
+  return owners;
+}
+
+}  // namespace
 
 absl::StatusOr<routing::ReplaySetup> SetupOf(
     const routing::RoutingContract& contract, const ReplayRecord& r,
@@ -191,6 +234,22 @@ absl::StatusOr<routing::ReplaySetup> SetupOf(
   setup.replicas = costs.replicas;
   setup.link = LinkCostsOf(setup.width, r.row_dtype);
   const LayerIndex layer = r.record->layer;
+  if (costs.as_recorded()) {
+    const auto ran_on = costs.ran_on.find(layer);
+    setup.place =
+        [record = *r.record, ran_on = ran_on == costs.ran_on.end()
+                                          ? std::map<ExpertId, WorkerId>()
+                                          : ran_on->second](
+            const routing::RouteTable& table, int64_t workers,
+            int64_t replicas) -> absl::StatusOr<std::vector<WorkerId>> {
+      if (workers != 1 || replicas != 1)
+        return absl::InvalidArgumentError(
+            "--placement recorded fixes workers and replicas: sweep them "
+            "without it");
+      return RecordedOwners(record, ran_on, table);
+    };
+    return setup;
+  }
   if (!costs.placement.has_value()) {
     setup.place =
         [layer](const routing::RouteTable& table, int64_t workers,

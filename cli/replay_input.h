@@ -61,12 +61,16 @@ struct ReplayCosts {
   int64_t replicas = 1;
   int64_t width = 0;                                 // 0: the record's
   std::optional<placement::PlacementMap> placement;  // by LoadPlacement
+  // By LoadPlacement, of a recording: where each expert ran last, per layer.
+  std::map<LayerIndex, std::map<ExpertId, WorkerId>> ran_on;
 
+  bool as_recorded() const { return placement_file == "recorded"; }
   bool given() const {
     return !placement_file.empty() || workers > 1 || replicas > 1;
   }
 };
-absl::Status LoadPlacement(ReplayCosts* costs);
+// Reads the placement document, or for "recorded" the whole recording.
+absl::Status LoadPlacement(const ReplaySource& source, ReplayCosts* costs);
 
 SpecBase BaseOf(const routing::LayerRecord& record);
 absl::StatusOr<routing::ReplaySetup> SetupOf(

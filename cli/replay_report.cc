@@ -65,7 +65,8 @@ json ResultJson(const ReplayResult& r) {
           {"tied_tokens", r.record.tied_rows},
           {"workers", workers},
           {"reference_traffic", StagesJson(r.traffic)},
-          {"live_payload", StagesJson(r.live)}};
+          {"live_payload", StagesJson(r.live)},
+          {"retained_bytes", r.retained_bytes}};
 }
 
 json ContractJson(const routing::RoutingContract& contract) {
@@ -293,6 +294,36 @@ json ComparisonJson(const ComparedLayer& layer) {
           {"axes", axes}};
 }
 
+void AddPhysical(const routing::LayerRecord& record, ProvenRecording* p) {
+  for (const routing::PhysicalRoute& route : record.physical) {
+    ProvenRecording::Worker& worker = p->workers[route.worker];
+    ++worker.routes;
+    worker.retried += route.state == routing::Completion::kRetried ? 1 : 0;
+    worker.replicas += route.replica > 0 ? 1 : 0;
+    p->versions.insert(route.placement_version);
+  }
+}
+
+namespace {
+
+Table WorkersOf(const ProvenRecording& p) {
+  Table table({"worker", "routes", "retried", "not on first replica"},
+              std::vector<Table::Align>(4, Table::Align::kRight));
+  for (const auto& [worker, ran] : p.workers)
+    table.AddRow({absl::StrCat(worker.value), absl::StrCat(ran.routes),
+                  absl::StrCat(ran.retried), absl::StrCat(ran.replicas)});
+  return table;
+}
+
+std::string VersionsOf(const ProvenRecording& p) {
+  const uint64_t first = p.versions.begin()->value;
+  const uint64_t last = p.versions.rbegin()->value;
+  return first == last ? absl::StrCat("version ", first)
+                       : absl::StrCat("versions ", first, " to ", last);
+}
+
+}  // namespace
+
 std::string ProvenText(const std::string& file, const ProvenRecording& p) {
   const absl::string_view end = trunk::Name(p.trailer.end);
   std::string text = absl::StrCat(
@@ -318,6 +349,9 @@ std::string ProvenText(const std::string& file, const ProvenRecording& p) {
   if (p.incomplete > 0)
     absl::StrAppend(&text, p.incomplete,
                     " records are of layers where their step failed\n");
+  if (!p.workers.empty())
+    absl::StrAppend(&text, "\n", WorkersOf(p).ToString(), "under placement ",
+                    VersionsOf(p), "\n");
   return absl::StrCat(text, "\n", p.routes, " routes equal\n");
 }
 
@@ -338,6 +372,13 @@ json ProvenJson(const std::string& file, const ProvenRecording& p) {
                            {"executed_at_end", l.at_end.executed}};
     layers.push_back(layer);
   }
+  json workers = json::array(), versions = json::array();
+  for (const auto& [worker, ran] : p.workers)
+    workers.push_back({{"worker", worker.value},
+                       {"routes", ran.routes},
+                       {"retried", ran.retried},
+                       {"not_on_first_replica", ran.replicas}});
+  for (PlacementVersion version : p.versions) versions.push_back(version.value);
   const absl::string_view end = trunk::Name(p.trailer.end);
   return {{"file", file},
           {"model", p.header.model_name},
@@ -348,6 +389,8 @@ json ProvenJson(const std::string& file, const ProvenRecording& p) {
           {"records", p.records},
           {"incomplete_records", p.incomplete},
           {"routes_equal", p.routes},
+          {"workers", workers},
+          {"placement_versions", versions},
           {"layers", layers}};
 }
 

@@ -3,7 +3,9 @@
 // What `trunkline replay` says, as values first and then as text, JSON or a
 // picture. Pure.
 
+#include <map>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
@@ -58,7 +60,17 @@ struct ProvenRecording {
   int64_t records = 0;
   int64_t routes = 0;  // that were routed again and are equal
   int64_t incomplete = 0;
+  // Where routes ran, for recordings of a cluster.
+  struct Worker {
+    int64_t routes = 0;
+    int64_t retried = 0;   // after another worker was lost or refused
+    int64_t replicas = 0;  // on another than the expert's first replica
+  };
+  std::map<WorkerId, Worker> workers;
+  std::set<PlacementVersion> versions;
 };
+// Counts a record's physical plan.
+void AddPhysical(const routing::LayerRecord& record, ProvenRecording* proven);
 std::string ProvenText(const std::string& file, const ProvenRecording& proven);
 nlohmann::json ProvenJson(const std::string& file,
                           const ProvenRecording& proven);

@@ -73,6 +73,7 @@ void AddReplay(const ReplayResult& one, ReplayTotals* totals) {
   sum.layout.represented_rows += one.layout.represented_rows;
   sum.layout.tail_rows += one.layout.tail_rows;
   AddWorkers(one.workers, &sum.workers);
+  sum.retained_bytes += one.retained_bytes;
   if (first) {
     sum.traffic = one.traffic;
     sum.live = one.live;

@@ -4,6 +4,7 @@
 #include <string>
 
 #include "cli/command.h"
+#include "cli/contract_spec.h"
 #include "cli/flags.h"
 #include "cli/serve.h"
 #include "cli/worker_flags.h"
@@ -18,6 +19,7 @@ using trunk::TrunkServer;
 
 struct TrunkFlags {
   TrunkOptions options;
+  std::string admission = "dropless";
   ServeFlags serve;
 };
 
@@ -81,7 +83,21 @@ void AddCapacityFlags(CLI::App* command, TrunkOptions* o) {
                "Output that a client may leave unread before its stream ends");
 }
 
-absl::Status Check(const TrunkOptions& options) {
+void AddRoutingFlags(CLI::App* command, TrunkFlags* flags) {
+  command->add_option("--admission", flags->admission, kServingAdmissionHelp)
+      ->type_name("SPEC")
+      ->capture_default_str();
+  command->add_flag("--validate-routes", flags->options.validate_routes,
+                    "Hold each routed layer of each step to every routing "
+                    "contract, bit for bit; slow, for finding faults (the "
+                    "cheap contracts are always checked)");
+}
+
+absl::Status Check(TrunkFlags* flags) {
+  TrunkOptions& options = flags->options;
+  const auto admission = ServingAdmissionFromText(flags->admission);
+  if (!admission.ok()) return Annotate(admission.status(), "--admission");
+  options.admission = *admission;
   if (!options.coordinator.empty()) {
     TL_RETURN_IF_ERROR(CheckTransportBetweenProcesses(options.transport));
   }
@@ -122,12 +138,13 @@ void AddTrunkWorkerCommand(CLI::App* program, SelectedCommand* selected) {
   AddPlaceFlags(command, o);
   AddComputeFlags(command, &o->threads, &o->cores, &o->simd);
   AddCapacityFlags(command, o);
+  AddRoutingFlags(command, flags.get());
   AddTransportFlags(command, &o->transport, &o->transport_options);
   AddMetricsAndLogFlags(command, &o->metrics_listen, &o->log_level);
   AddServeFlags(command, &flags->serve);
   command->callback([selected, flags] {
     *selected = [flags]() -> int {
-      const absl::Status valid = Check(flags->options);
+      const absl::Status valid = Check(flags.get());
       if (!valid.ok()) {
         return ReportUsage("trunk-worker", std::string(valid.message()));
       }

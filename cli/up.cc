@@ -5,6 +5,7 @@
 #include <string>
 
 #include "cli/command.h"
+#include "cli/contract_spec.h"
 #include "cli/flags.h"
 #include "cli/supervisor.h"
 #include "cli/up_plan.h"
@@ -33,6 +34,12 @@ void AddClusterFlags(CLI::App* command, UpFlags* f) {
   add_count("--threads", &f->threads, 1024,
             "Compute threads of each worker (default: the machine's cpus "
             "shared out)");
+  command->add_option("--admission", f->admission, kServingAdmissionHelp)
+      ->type_name("SPEC")
+      ->capture_default_str();
+  command->add_flag("--validate-routes", f->validate_routes,
+                    "Trunk workers hold each routed layer to every routing "
+                    "contract; slow, for finding faults");
   command->add_option("--simd", f->simd, "SIMD target of every worker")
       ->type_name("TARGET")
       ->capture_default_str();

@@ -4,6 +4,8 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "cli/contract_spec.h"
+#include "common/status_macros.h"
 
 namespace trunkline::cli {
 namespace {
@@ -38,6 +40,13 @@ UpProcess PlanWorker(const UpFlags& flags, UpRole role, int index,
                        absl::StrCat(threads),
                        "--simd",
                        flags.simd};
+  if (trunk) {
+    process.arguments.insert(process.arguments.end(),
+                             {"--admission", flags.admission});
+  }
+  if (trunk && flags.validate_routes) {
+    process.arguments.push_back("--validate-routes");
+  }
   AppendCommon(flags, &process.arguments);
   return process;
 }
@@ -55,7 +64,8 @@ absl::Status CheckUpFlags(const UpFlags& flags) {
         absl::StrCat("--listen is \"", flags.listen, "\", but --trunks is ",
                      flags.trunks, ": they can not share a port; use port 0"));
   }
-  return absl::OkStatus();
+  return Annotate(ServingAdmissionFromText(flags.admission).status(),
+                  "--admission");
 }
 
 UpProcess PlanCoordinator(const UpFlags& flags) {

@@ -22,6 +22,8 @@ struct UpFlags {
   std::string coordinator_listen = "127.0.0.1:0";
   std::string state_file;
   std::string simd = "auto";
+  std::string admission = "dropless";  // of the trunk workers
+  bool validate_routes = false;
   bool no_metrics = false;
   std::string log_level = "info";
   std::string log_dir;       // empty: lines go to stderr with a prefix

@@ -6,12 +6,17 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "routing/route_validator.h"
 
 namespace trunkline::dispatch {
 namespace {
 
 bool Contains(const std::vector<WorkerId>& workers, WorkerId worker) {
   return std::find(workers.begin(), workers.end(), worker) != workers.end();
+}
+
+absl::Status Unconserved(const std::string& why) {
+  return routing::BrokenContract(routing::RouteContract::kCompletion, why);
 }
 
 }  // namespace
@@ -397,16 +402,15 @@ absl::Status LayerExchange::CheckConservation() const {
     if (flights_[f]->answered) rows += flights_[f]->share.routes.size();
   }
   if (rows > states_.size()) {
-    return absl::InternalError(absl::StrCat(Where(), ": ", rows,
-                                            " rows came back for ",
-                                            states_.size(), " routes"));
+    return Unconserved(absl::StrCat(Where(), ": ", rows, " rows came back for ",
+                                    states_.size(), " routes"));
   }
   for (size_t r = 0; r < states_.size(); ++r) {
     const auto broken = [&](absl::string_view what) {
-      return absl::InternalError(
-          absl::StrCat(Where(), ": token ", table_->token_id[r], ", slot ",
-                       table_->selected_slot[r], ", expert ",
-                       table_->expert_id[r].value, " ", what));
+      return Unconserved(absl::StrCat(Where(), ": token ", table_->token_id[r],
+                                      ", slot ", table_->selected_slot[r],
+                                      ", expert ", table_->expert_id[r].value,
+                                      " ", what));
     };
     const RouteAnswer& a = answers_[r];
     if (table_->fate[r] != routing::RouteFate::kAccepted) {
@@ -429,7 +433,7 @@ absl::Status LayerExchange::CheckConservation() const {
   }
   if (accepted != rows || accepted != counters_.routes_done ||
       outstanding_ != 0) {
-    return absl::InternalError(absl::StrCat(
+    return Unconserved(absl::StrCat(
         Where(), ": ", accepted, " routes were accepted, ", rows,
         " rows came back, ", counters_.routes_done, " routes were completed, ",
         outstanding_, " are outstanding"));

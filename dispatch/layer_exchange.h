@@ -121,8 +121,8 @@ class LayerExchange {
   // For records, when done: one entry a route row of the table; those that were
   // not accepted have no worker. Reuses the vector's memory.
   void DescribeExecution(std::vector<RouteExecution>* executions) const;
-  // M11: accepted = done, each once. INTERNAL naming the first route that
-  // breaks it.
+  // M11: accepted = done, each once. The broken contract "completion"
+  // (INTERNAL) naming the first route that breaks it.
   absl::Status CheckConservation() const;
 
  private:

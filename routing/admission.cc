@@ -24,13 +24,36 @@ absl::Status CheckDropless(const AdmissionPolicy& p) {
     return Undefined("capacity_factor", p.capacity_factor,
                      " in a policy that calls itself dropless");
   }
-  if (p.group_tokens != plain.group_tokens ||
+  if (p.scope != plain.scope || p.group_tokens != plain.group_tokens ||
       p.arbitration != plain.arbitration || p.seed != plain.seed ||
       p.overflow != plain.overflow || p.renormalize != plain.renormalize ||
       p.candidates != plain.candidates || p.weight != plain.weight ||
       !p.fallback.empty()) {
     return Undefined("kind",
                      "dropless has no groups, no order and no overflow");
+  }
+  return absl::OkStatus();
+}
+
+// A group of a sequence is admitted while it comes: nothing that follows a
+// token may decide over it.
+absl::Status CheckSequenceScope(const AdmissionPolicy& p) {
+  if (p.group_tokens < 1) {
+    return Undefined(
+        "group_tokens", p.group_tokens,
+        " positions in a group of a sequence: it needs at least 1");
+  }
+  if (p.arbitration != Arbitration::kTokenSlot) {
+    return Undefined(
+        "arbitration", "the order ", Name(p.arbitration),
+        " lets a later token of the sequence take an earlier one's "
+        "row; a group of a sequence is admitted in source order");
+  }
+  if (p.overflow == Overflow::kReroute) {
+    return Undefined("overflow",
+                     "reroute hands out the rows that are left when the whole "
+                     "group has come, so a later token of the sequence would "
+                     "decide over an earlier one");
   }
   return absl::OkStatus();
 }
@@ -134,17 +157,22 @@ class Admitter {
       g.executed = g.selected;
       return absl::OkStatus();
     }
-    g.capacity = ExpertCapacity(policy_.capacity_factor, g.tokens, table_.top_k,
+    const int64_t tokens = policy_.scope == GroupScope::kSequence
+                               ? policy_.group_tokens
+                               : g.tokens;
+    g.capacity = ExpertCapacity(policy_.capacity_factor, tokens, table_.top_k,
                                 table_.experts);
+    const std::vector<int64_t> occupied = Occupied(g.group);
+    for (int64_t rows : occupied) g.occupied += rows;
     std::sort(group->routes.begin(), group->routes.end(),
               [&](uint32_t a, uint32_t b) {
                 return KeyOf(policy_, table_, a) < KeyOf(policy_, table_, b);
               });
     std::vector<uint32_t> overflow;
     for (uint32_t r : group->routes) {
-      int64_t& used = g.executed[table_.expert_id[r].value];
-      if (used < g.capacity) {
-        ++used;
+      const uint32_t expert = table_.expert_id[r].value;
+      if (occupied[expert] + g.executed[expert] < g.capacity) {
+        ++g.executed[expert];
       } else {
         table_.fate[r] = RouteFate::kDropped;
         overflow.push_back(r);
@@ -158,8 +186,15 @@ class Admitter {
     for (uint32_t r : group->routes) {
       (table_.fate[r] == RouteFate::kAccepted ? g.accepted : g.dropped)++;
     }
-    g.unused = table_.experts * g.capacity - g.accepted;
+    g.unused = table_.experts * g.capacity - g.occupied - g.accepted;
     return absl::OkStatus();
+  }
+
+  std::vector<int64_t> Occupied(uint32_t group) const {
+    for (const GroupOccupancy& o : input_.occupancy) {
+      if (o.group == group) return {o.used.begin(), o.used.end()};
+    }
+    return std::vector<int64_t>(static_cast<size_t>(table_.experts), 0);
   }
 
   bool TokenHas(uint32_t token, ExpertId expert) const {
@@ -257,6 +292,11 @@ absl::string_view Name(AdmissionKind v) {
          : v == AdmissionKind::kFixedCapacity ? "fixed capacity"
                                               : "unknown";
 }
+absl::string_view Name(GroupScope v) {
+  return v == GroupScope::kBatch      ? "batch"
+         : v == GroupScope::kSequence ? "sequence"
+                                      : "unknown";
+}
 absl::string_view Name(Arbitration v) {
   switch (v) {
     case Arbitration::kGateTokenSlot:
@@ -315,7 +355,7 @@ absl::string_view Name(RerouteWeight v) {
 
 absl::Status ValidateAdmission(const AdmissionPolicy& p, int64_t experts) {
   for (absl::string_view name :
-       {Name(p.kind), Name(p.arbitration), Name(p.overflow),
+       {Name(p.kind), Name(p.scope), Name(p.arbitration), Name(p.overflow),
         Name(p.renormalize), Name(p.candidates), Name(p.weight)}) {
     if (name == "unknown") {
       return Undefined("policy", "holds a choice that is not known");
@@ -333,7 +373,58 @@ absl::Status ValidateAdmission(const AdmissionPolicy& p, int64_t experts) {
   if (p.seed != 0 && p.arbitration != Arbitration::kSeededRandom) {
     return Undefined("seed", p.seed, " with the order ", Name(p.arbitration));
   }
+  if (p.scope == GroupScope::kSequence) {
+    TL_RETURN_IF_ERROR(CheckSequenceScope(p));
+  }
   return CheckOverflow(p, experts);
+}
+
+absl::Status CheckServingAdmission(const AdmissionPolicy& p, int64_t experts) {
+  TL_RETURN_IF_ERROR(ValidateAdmission(p, experts));
+  if (p.kind == AdmissionKind::kDropless || p.scope == GroupScope::kSequence) {
+    return absl::OkStatus();
+  }
+  return absl::FailedPreconditionError(
+      "admission policy: scope: a routing group of the batch makes a token's "
+      "output depend on who else is served in its step; serving takes "
+      "scope=sequence with group=N");
+}
+
+std::string SpecOf(const AdmissionPolicy& p) {
+  if (p.kind == AdmissionKind::kDropless) return "dropless";
+  const char* order = "?";
+  switch (p.arbitration) {
+    case Arbitration::kGateTokenSlot:
+      order = "gate";
+      break;
+    case Arbitration::kTokenSlot:
+      order = "source";
+      break;
+    case Arbitration::kSlotToken:
+      order = "first-choices";
+      break;
+    case Arbitration::kSeededRandom:
+      order = "random";
+      break;
+  }
+  std::string text = absl::StrCat("capacity:factor=", p.capacity_factor,
+                                  ",scope=", Name(p.scope),
+                                  ",group=", p.group_tokens, ",order=", order);
+  if (p.arbitration == Arbitration::kSeededRandom) {
+    absl::StrAppend(&text, ",seed=", p.seed);
+  }
+  if (p.overflow == Overflow::kDrop) return text + ",overflow=drop";
+  if (p.overflow == Overflow::kDropRenormalize) {
+    return text + ",overflow=renormalize";
+  }
+  absl::StrAppend(
+      &text, ",overflow=reroute,candidates=",
+      p.candidates == RerouteCandidates::kDeclaredList ? "list" : "next-best",
+      ",weight=", p.weight == RerouteWeight::kScoreRatio ? "ratio" : "keep");
+  for (size_t i = 0; i < p.fallback.size(); ++i) {
+    absl::StrAppend(&text, i == 0 ? ",fallback=" : "+", p.fallback[i].value);
+  }
+  return text;
 }
 
 int64_t ExpertCapacity(double capacity_factor, int64_t tokens, int64_t top_k,
@@ -351,11 +442,21 @@ absl::Status AdmitRoutes(const AdmissionPolicy& policy,
   report->selected_gate = table->gate;
   TL_RETURN_IF_ERROR(ValidateAdmission(policy, table->experts));
   const auto rows = static_cast<size_t>(table->rows);
-  if (!input.group_of_token.empty() &&
-      (input.group_of_token.size() != rows || policy.group_tokens != 0)) {
+  const bool sequence = policy.scope == GroupScope::kSequence;
+  if ((sequence || !input.group_of_token.empty()) &&
+      (input.group_of_token.size() != rows ||
+       (!sequence && policy.group_tokens != 0))) {
     return Undefined("group_of_token", input.group_of_token.size(),
                      " identities for ", rows, " tokens, group_tokens ",
                      policy.group_tokens);
+  }
+  for (const GroupOccupancy& o : input.occupancy) {
+    if (sequence && o.used.size() == static_cast<size_t>(table->experts)) {
+      continue;
+    }
+    return Undefined("occupancy", "group ", o.group, " has ", o.used.size(),
+                     " counts for ", table->experts, " experts, scope ",
+                     Name(policy.scope));
   }
   if (policy.kind == AdmissionKind::kFixedCapacity && table->top_k == 0) {
     return Undefined("kind",

@@ -7,12 +7,13 @@ namespace trunkline::routing {
 namespace {
 
 std::string CandidateGroup(const RoutingContract& c) {
-  return absl::StrCat(c.policy.experts, " experts, ", c.policy.topk_group,
-                      " of ", c.policy.n_group,
-                      " expert groups, routing group of ",
-                      c.admission.group_tokens == 0
-                          ? std::string("all tokens")
-                          : absl::StrCat(c.admission.group_tokens, " tokens"));
+  return absl::StrCat(
+      c.policy.experts, " experts, ", c.policy.topk_group, " of ",
+      c.policy.n_group, " expert groups, routing group of ",
+      c.admission.group_tokens == 0
+          ? std::string("all tokens")
+          : absl::StrCat(c.admission.group_tokens, " tokens"),
+      c.admission.scope == GroupScope::kSequence ? " of a sequence" : "");
 }
 
 std::string Scorer(const RoutingContract& c) {

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/bfloat16.h"
 #include "routing/layer_checks.h"
 
 namespace trunkline::routing {
@@ -93,9 +94,13 @@ Broken Combine(const LayerRecord& r, const ExecutionEvidence* e) {
     if (route == kPaddingRow) continue;
     const size_t base = r.table.token_id[route] * width;
     for (size_t i = 0; i < width; ++i) {
-      const float c = r.table.gate[route] * e->output[row * width + i];
+      const float out = e->output[row * width + i];
+      const float c = e->output_gated ? out : r.table.gate[route] * out;
       sum[base + i] = sum[base + i] + c;
     }
+  }
+  if (e->combined_bf16) {
+    for (float& s : sum) s = RoundToBf16(s);
   }
   for (size_t i = 0; i < sum.size(); ++i) {
     if (SameBits(sum[i], e->combined[i])) continue;

@@ -54,9 +54,13 @@ struct LayerRecord {
   // Statistics: what selection saw and chose.
   std::vector<uint32_t> group_of_token;    // [rows] routing-group identity
   std::vector<uint32_t> request_of_token;  // [rows] whose token it is
-  std::vector<uint8_t> valid_token;        // [rows] 1: a real token
-  bool transformed = true;                 // values are scores, not logits
-  std::vector<float> values;               // [rows, experts]
+  // [rows] its place in its sequence; empty: not known.
+  std::vector<uint32_t> position_of_token;
+  // Of groups that began in earlier steps (GroupScope::kSequence).
+  std::vector<GroupOccupancy> occupancy;
+  std::vector<uint8_t> valid_token;  // [rows] 1: a real token
+  bool transformed = true;           // values are scores, not logits
+  std::vector<float> values;         // [rows, experts]
   std::vector<float> bias;
   std::vector<float> noise;
   std::vector<double> draws;
@@ -95,12 +99,23 @@ struct LayerRecord {
     in.draws = draws;
     return in;
   }
+  // The groups are named, so a batch's number of tokens decides no more.
+  AdmissionPolicy NamedAdmission() const {
+    AdmissionPolicy named = admission;
+    if (named.scope == GroupScope::kBatch) named.group_tokens = 0;
+    return named;
+  }
+  AdmissionInput AdmissionOf() const {
+    return {values, group_of_token, occupancy};
+  }
 };
 
 // Routes, admits and lays out `record`'s input under its own policy, admission
 // and representation, and fills everything between them and the physical plan.
 // Reads: policy, admission, representation, group_of_token (empty: from
-// admission), values, bias, noise, draws, transformed and `rows`.
+// admission), request_of_token, position_of_token, occupancy, values, bias,
+// noise, draws, transformed and `rows`. INVALID_ARGUMENT when groups of a
+// sequence can not be named from what there is.
 absl::Status FillRecord(int64_t rows, LayerRecord* record);
 
 }  // namespace trunkline::routing

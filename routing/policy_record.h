@@ -71,6 +71,8 @@ struct PolicyRecord {
   NoiseSource noise = NoiseSource::kNone;
   RouterPrecision precision = RouterPrecision::kF32;
   int64_t budget = 0;  // kExpert: tokens an expert; kSoft: slots an expert
+
+  friend bool operator==(const PolicyRecord&, const PolicyRecord&) = default;
 };
 
 // The policies that are known by name.

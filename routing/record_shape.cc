@@ -32,6 +32,20 @@ Broken TableShape(const LayerRecord& r) {
     return Because(r.values.size(), " scores for ", rows, " tokens and ",
                    experts, " experts, or a token without its marks");
   }
+  const bool sequence = r.admission.scope == GroupScope::kSequence;
+  if (sequence
+          ? r.position_of_token.size() != rows || r.admission.group_tokens < 1
+          : !r.position_of_token.empty() &&
+                r.position_of_token.size() != rows) {
+    return Because(r.position_of_token.size(), " positions for ", rows,
+                   " tokens");
+  }
+  for (const GroupOccupancy& o : r.occupancy) {
+    if (o.used.size() != experts) {
+      return Because("group ", o.group, " has ", o.used.size(), " counts for ",
+                     experts, " experts");
+    }
+  }
   if (r.selected_counts.size() != experts ||
       r.executed_counts.size() != experts ||
       r.expert_counts.size() != experts ||

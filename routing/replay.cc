@@ -153,11 +153,17 @@ absl::StatusOr<LayerRecord> Reroute(const LayerRecord& recorded,
   if (policy.bias) r.bias = recorded.bias;
   if (policy.noise == NoiseSource::kLogitNoise) r.noise = recorded.noise;
   if (policy.noise == NoiseSource::kSecondDraw) r.draws = recorded.draws;
+  r.position_of_token = recorded.position_of_token;
   // Identities that the record was given; with its own groups of so many tokens
-  // they follow from the contract instead.
-  if (recorded.admission.group_tokens == 0 &&
-      contract.admission.group_tokens == 0) {
+  // they follow from the contract instead. What earlier tokens of a sequence
+  // have taken is known for the recorded contract alone.
+  const bool sequence = contract.admission.scope == GroupScope::kSequence;
+  if (sequence ? policy == recorded.policy &&
+                     contract.admission == recorded.admission
+               : recorded.admission.group_tokens == 0 &&
+                     contract.admission.group_tokens == 0) {
     r.group_of_token = recorded.group_of_token;
+    r.occupancy = recorded.occupancy;
   }
   TL_RETURN_IF_ERROR(FillRecord(recorded.table.rows, &r));
   return r;
@@ -215,6 +221,13 @@ absl::Status ProveEqual(const LayerRecord& recorded) {
 absl::StatusOr<ReplayResult> Replay(const LayerRecord& recorded,
                                     const ReplaySetup& setup) {
   LayerRecord input = recorded;
+  if (setup.skew > 0.0 && !recorded.occupancy.empty() &&
+      setup.contract.admission.scope == GroupScope::kSequence) {
+    return absl::InvalidArgumentError(
+        "skew: what the earlier tokens of a group have taken was recorded "
+        "under "
+        "the scores as they were");
+  }
   SkewRows(setup.skew, &input);
   ReplayResult result;
   TL_ASSIGN_OR_RETURN(result.record, Reroute(input, setup.contract));
@@ -228,12 +241,8 @@ absl::StatusOr<ReplayResult> Replay(const LayerRecord& recorded,
   for (RouteFate& fate : again.fate) {
     if (fate != RouteFate::kNotDrawn) fate = RouteFate::kAccepted;
   }
-  AdmissionPolicy by_identity = result.record.admission;
-  by_identity.group_tokens = 0;
-  AdmissionInput admission;
-  admission.scores = result.record.values;
-  admission.group_of_token = result.record.group_of_token;
-  TL_RETURN_IF_ERROR(AdmitRoutes(by_identity, admission, &again, &report));
+  TL_RETURN_IF_ERROR(AdmitRoutes(result.record.NamedAdmission(),
+                                 result.record.AdmissionOf(), &again, &report));
   result.ledger = TakeLedger(result.record.table, report);
   result.layout = {static_cast<int64_t>(result.record.handoff_routes.size()),
                    result.record.represented_rows, result.record.tail_rows};
@@ -247,6 +256,12 @@ absl::StatusOr<ReplayResult> Replay(const LayerRecord& recorded,
   const TrafficShape shape = ShapeOf(result.record, setup.width);
   result.traffic = ReferenceTraffic(shape);
   result.live = LivePayload(shape);
+  const Retention retention = RetainedBytes(shape);
+  if (setup.contract.retained == RetainedState::kSave) {
+    result.retained_bytes = retention.save_bytes;
+  } else if (setup.contract.retained == RetainedState::kRematerialize) {
+    result.retained_bytes = retention.rematerialize_bytes;
+  }
   return result;
 }
 

@@ -57,6 +57,7 @@ struct ReplayResult {
   std::vector<WorkerLoad> workers;
   std::vector<StageBytes> traffic;  // reference traffic, an operation ledger
   std::vector<StageBytes> live;     // live payload by stage
+  int64_t retained_bytes = 0;  // what the contract keeps for a backward pass
 };
 absl::StatusOr<ReplayResult> Replay(const LayerRecord& recorded,
                                     const ReplaySetup& setup);

@@ -88,6 +88,8 @@ constexpr Quantity kQuantities[] = {
      [](const ReplayResult& r) { return absl::StrCat(Total(r.traffic)); }},
     {"peak live bytes",
      [](const ReplayResult& r) { return absl::StrCat(Peak(r.live)); }},
+    {"retained bytes",
+     [](const ReplayResult& r) { return absl::StrCat(r.retained_bytes); }},
 };
 
 }  // namespace

@@ -6,10 +6,16 @@
 #include <algorithm>
 #include <cmath>
 
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
 #include "routing/layer_checks.h"
 
 namespace trunkline::routing {
+namespace {
+
+constexpr char kContractPayload[] = "trunkline.route_contract";
+
+}  // namespace
 
 absl::string_view Name(RouteContract contract) {
   switch (contract) {
@@ -79,6 +85,31 @@ absl::string_view Name(RouteContract contract) {
   return "unknown";
 }
 
+std::vector<RouteContract> AllRouteContracts() {
+  std::vector<RouteContract> all;
+  for (uint8_t c = 0; c <= static_cast<uint8_t>(RouteContract::kReplay); ++c)
+    all.push_back(static_cast<RouteContract>(c));
+  return all;
+}
+
+absl::Status BrokenContract(RouteContract contract, absl::string_view why) {
+  absl::Status status = absl::InternalError(
+      absl::StrCat("broken contract \"", Name(contract), "\": ", why));
+  status.SetPayload(kContractPayload,
+                    absl::Cord(absl::StrCat(static_cast<int>(contract))));
+  return status;
+}
+
+std::optional<RouteContract> BrokenContractOf(const absl::Status& status) {
+  const absl::optional<absl::Cord> payload =
+      status.GetPayload(kContractPayload);
+  if (!payload.has_value()) return std::nullopt;
+  for (RouteContract contract : AllRouteContracts()) {
+    if (*payload == absl::StrCat(static_cast<int>(contract))) return contract;
+  }
+  return std::nullopt;
+}
+
 absl::Status ToStatus(const Violation& v) {
   return absl::InvalidArgumentError(
       absl::StrCat("broken contract \"", Name(v.contract), "\": ", v.detail));
@@ -117,10 +148,9 @@ absl::Status ValidateLayer(const LayerRecord& record,
 }
 
 absl::Status CheckStepInvariants(const RouterPolicy& policy,
-                                 const RouteTable& table) {
+                                 const RouteTable& table, int64_t dropped) {
   const auto broken = [](RouteContract contract, const auto&... why) {
-    return absl::InternalError(
-        absl::StrCat("broken contract \"", Name(contract), "\": ", why...));
+    return BrokenContract(contract, absl::StrCat(why...));
   };
   const auto rows = static_cast<uint64_t>(table.rows);
   const auto k = static_cast<uint64_t>(policy.top_k);
@@ -135,13 +165,16 @@ absl::Status CheckStepInvariants(const RouterPolicy& policy,
   uint64_t slots = 0;
   uint64_t accepted = 0;
   uint32_t largest = 0;
-  double gates = 0.0;
+  double gates = 0.0, kept = 0.0;
   for (size_t r = 0; r < routes; ++r) {
     tokens += table.token_id[r];
     slots += table.selected_slot[r];
-    accepted += table.fate[r] == RouteFate::kAccepted ? 1 : 0;
+    const bool runs = table.fate[r] == RouteFate::kAccepted;
+    accepted += runs ? 1 : 0;
     largest = std::max(largest, table.expert_id[r].value);
-    gates += static_cast<double>(table.gate[r]);
+    const auto gate = static_cast<double>(table.gate[r]);
+    gates += gate;
+    kept += runs ? gate : 0.0;
   }
   if (routes > 0 && largest >= policy.experts) {
     return broken(RouteContract::kSelection, "expert ", largest, " of ",
@@ -153,9 +186,11 @@ absl::Status CheckStepInvariants(const RouterPolicy& policy,
     return broken(RouteContract::kStableKey, "tokens sum to ", tokens,
                   ", slots to ", slots, " over ", rows, " rows with ", k);
   }
-  if (accepted != routes) {
-    return broken(RouteContract::kDropless, accepted, " of ", routes,
-                  " routes are accepted");
+  if (accepted + static_cast<uint64_t>(dropped) != routes) {
+    return broken(
+        dropped == 0 ? RouteContract::kDropless : RouteContract::kConservation,
+        accepted, " of ", routes, " routes are accepted, ", dropped,
+        " are dropped");
   }
   if (!std::isfinite(gates)) {
     return broken(RouteContract::kSelectedGates, "a gate is not finite");
@@ -164,8 +199,8 @@ absl::Status CheckStepInvariants(const RouterPolicy& policy,
       static_cast<double>(rows) * static_cast<double>(policy.scale);
   // Each row sums to the scale within a few roundings, unless all of its
   // scores vanish, where the epsilon of the policy takes the mass.
-  if (policy.normalize && gates > mass * (1.0 + 1e-4)) {
-    return broken(RouteContract::kSelectedGates, "gates sum to ", gates,
+  if (policy.normalize && kept > mass * (1.0 + 1e-4)) {
+    return broken(RouteContract::kSelectedGates, "gates sum to ", kept,
                   " where normalised ones sum to at most ", mass);
   }
   return absl::OkStatus();

@@ -54,6 +54,13 @@ enum class RouteContract : uint8_t {
   kReplay,        // recovery keeps ids, gates, tie and noise state
 };
 absl::string_view Name(RouteContract contract);
+// Every contract, in the order above.
+std::vector<RouteContract> AllRouteContracts();
+
+// INTERNAL naming the contract, for a step of our own that broke it. The status
+// says so to those who count (also through Annotate).
+absl::Status BrokenContract(RouteContract contract, absl::string_view why);
+std::optional<RouteContract> BrokenContractOf(const absl::Status& status);
 
 // Rows as the experts saw them. Spans outlive the call.
 struct ExecutionEvidence {
@@ -61,8 +68,10 @@ struct ExecutionEvidence {
   std::span<const float> hidden;    // [rows, width]
   std::span<const float> input;     // [represented rows, width]
   std::span<const float> row_gate;  // [represented rows], 0 for padding
-  std::span<const float> output;    // [represented rows, width], ungated
+  std::span<const float> output;    // [represented rows, width]
   std::span<const float> combined;  // [rows, width]
+  bool output_gated = false;  // output is what a row adds: gate x expert output
+  bool combined_bf16 = false;  // the sum was rounded once, to bf16
 };
 
 struct Violation {
@@ -110,9 +119,10 @@ std::optional<Violation> FindByteViolation(const TrafficShape& shape,
 std::optional<Violation> FindReplayViolation(const LayerRecord& recorded,
                                              const LayerRecord& recovered);
 
-// The always-on part, for a dropless serving table: sizes, ranges, sums of
-// tokens, slots and gates, the number accepted. INTERNAL naming the contract.
+// The always-on part, for a serving table after its admission: sizes, ranges,
+// sums of tokens, slots and gates, the number accepted. `dropped` is what the
+// admission says it dropped. INTERNAL naming the contract.
 absl::Status CheckStepInvariants(const RouterPolicy& policy,
-                                 const RouteTable& table);
+                                 const RouteTable& table, int64_t dropped = 0);
 
 }  // namespace trunkline::routing

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <bit>
+#include <map>
 #include <set>
 #include <utility>
 
@@ -129,10 +130,63 @@ Broken SelectedGates(const LayerRecord& r, const ExecutionEvidence*) {
   return std::nullopt;
 }
 
+// A group is a block of positions of one sequence, and what its earlier tokens
+// have taken is there exactly when there were any.
+Broken SequenceGroups(const LayerRecord& r) {
+  const auto size = static_cast<uint32_t>(r.admission.group_tokens);
+  std::map<std::pair<uint32_t, uint32_t>, uint32_t> name_of;
+  std::map<uint32_t, uint32_t> earlier;  // group -> tokens before the record's
+  for (size_t t = 0; t < r.group_of_token.size(); ++t) {
+    const uint32_t position = r.position_of_token[t];
+    const auto [name, fresh] = name_of.emplace(
+        std::pair(r.request_of_token[t], position / size), r.group_of_token[t]);
+    if (name->second != r.group_of_token[t] ||
+        (fresh && !earlier.emplace(name->second, position % size).second)) {
+      return Because("token ", t, ", position ", position, " of request ",
+                     r.request_of_token[t], ", is in group ",
+                     r.group_of_token[t],
+                     ", which is not that of its block of ", size);
+    }
+  }
+  const int64_t capacity = ExpertCapacity(r.admission.capacity_factor, size,
+                                          r.table.top_k, r.table.experts);
+  for (const GroupOccupancy& o : r.occupancy) {
+    uint64_t taken = 0;
+    for (uint32_t used : o.used) {
+      taken += used;
+      if (static_cast<int64_t>(used) > capacity) {
+        return Because("group ", o.group, ": ", used,
+                       " rows of an expert are taken, it has ", capacity);
+      }
+    }
+    const auto before = earlier.find(o.group);
+    const uint64_t tokens = before == earlier.end() ? 0 : before->second;
+    // The first of them found every expert free.
+    const auto k = static_cast<uint64_t>(r.table.top_k);
+    if (tokens == 0 || taken < k || taken > tokens * k) {
+      return Because("group ", o.group, ": ", taken, " rows are taken by ",
+                     tokens, " earlier tokens");
+    }
+    earlier.erase(before);
+  }
+  for (const auto& [group, tokens] : earlier) {
+    if (tokens == 0) continue;
+    return Because("group ", group, ": what its ", tokens,
+                   " earlier tokens have taken is missing");
+  }
+  return std::nullopt;
+}
+
 Broken GroupIdentity(const LayerRecord& r, const ExecutionEvidence*) {
   if (r.group_of_token.size() != static_cast<size_t>(r.table.rows)) {
     return Because(r.group_of_token.size(), " group identities for ",
                    r.table.rows, " tokens");
+  }
+  if (r.admission.scope == GroupScope::kSequence) return SequenceGroups(r);
+  if (!r.occupancy.empty()) {
+    return Because(
+        "rows are taken by earlier tokens, where a group is made of "
+        "the batch");
   }
   if (r.admission.group_tokens == 0) return std::nullopt;
   for (size_t t = 0; t < r.group_of_token.size(); ++t) {
@@ -172,13 +226,9 @@ std::optional<Admitted> AdmitAgain(const LayerRecord& r, std::string* why) {
     if (fate != RouteFate::kNotDrawn) fate = RouteFate::kAccepted;
   }
   absl::Status status = ValidateAdmission(r.admission, r.table.experts);
-  AdmissionPolicy by_identity = r.admission;
-  by_identity.group_tokens = 0;
-  AdmissionInput input;
-  input.scores = r.values;
-  input.group_of_token = r.group_of_token;
   if (status.ok()) {
-    status = AdmitRoutes(by_identity, input, &a.table, &a.report);
+    status =
+        AdmitRoutes(r.NamedAdmission(), r.AdmissionOf(), &a.table, &a.report);
   }
   if (status.ok()) return a;
   *why = std::string(status.message());

@@ -28,6 +28,22 @@ TrunkWorker::Options CoreOptions(const Engine::Options& options,
   return core;
 }
 
+absl::Status CheckAdmission(const routing::AdmissionPolicy& admission,
+                            const model::ModelConfig& config) {
+  if (admission.kind != routing::AdmissionKind::kDropless &&
+      config.MoeLayers().empty()) {
+    return absl::FailedPreconditionError(
+        absl::StrCat("admission ", routing::SpecOf(admission),
+                     ": the model has no routed experts (layers ",
+                     config.LayerPattern(), ")"));
+  }
+  for (LayerIndex layer : config.MoeLayers()) {
+    TL_RETURN_IF_ERROR(routing::CheckServingAdmission(
+        admission, config.layers[layer.value].moe.experts));
+  }
+  return absl::OkStatus();
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
@@ -40,10 +56,12 @@ absl::StatusOr<std::unique_ptr<Engine>> Engine::Create(
         "are ",
         options.batch.rows_max, " and ", options.batch.prefill_chunk));
   }
+  TL_RETURN_IF_ERROR(CheckAdmission(options.admission, checkpoint->config()));
   TL_ASSIGN_OR_RETURN(
       std::unique_ptr<SequencePool> states,
       SequencePool::Create(
-          StateLayout::For(checkpoint->config(), ActivationOf(*checkpoint)),
+          StateLayout::For(checkpoint->config(), ActivationOf(*checkpoint),
+                           options.admission),
           options.state));
   return std::unique_ptr<Engine>(
       new Engine(checkpoint, weights, tokenizer, std::move(experts), pool,
@@ -61,9 +79,10 @@ Engine::Engine(const model::Checkpoint* checkpoint, const TrunkWeights* weights,
       states_(std::move(states)),
       runner_(&checkpoint->config(), weights, ActivationOf(*checkpoint),
               experts_.get(), kernels::KernelContext{pool},
-              options_.batch.rows_max),
+              options_.batch.rows_max, options_.admission),
       core_(CoreOptions(options_, checkpoint->config()), states_.get(),
             tokenizer) {
+  runner_.set_route_tap(options_.on_routes);
   PublishStats();
   thread_ = std::thread([this] { Loop(); });
 }
@@ -231,9 +250,12 @@ StepResult Engine::Execute(const StepPlan& plan) {
   }
   row_runs_.clear();
   for (const StepRun& run : plan.runs) row_runs_.push_back(run.rows);
-  if (options_.observer != nullptr) {
-    runner_.set_observer(options_.observer->BeginStep(plan, *version));
+  std::vector<LayerObserver*> observers;
+  for (StepObserver* observer : options_.observers) {
+    LayerObserver* layers = observer->BeginStep(plan, *version);
+    if (layers != nullptr) observers.push_back(layers);
   }
+  runner_.set_observers(std::move(observers));
   result.status = runner_.RunStep(plan.step, row_runs_, &logits_);
   experts_->EndStep(plan.step);
   if (!result.status.ok()) return result;
@@ -247,6 +269,8 @@ StepResult Engine::Execute(const StepPlan& plan) {
     }
   }
   SampleStep(plan, logits_, *pool_, &scratch_, &result);
+  for (size_t i = 0; i < result.runs.size(); ++i)
+    result.runs[i].routes = runner_.run_route_counts()[i];
   return result;
 }
 
@@ -262,6 +286,7 @@ void Engine::ReportStep(const StepPlan& plan, const StepResult& result,
   }
   stats.version = result.version;
   stats.failed = !result.status.ok();
+  stats.broken_contract = routing::BrokenContractOf(result.status);
   if (result.started) {
     stats.routes = runner_.route_counts();
     stats.layer_routes = runner_.layer_route_counts();
@@ -271,9 +296,8 @@ void Engine::ReportStep(const StepPlan& plan, const StepResult& result,
                 result.status.ToString());
   }
   if (options_.on_step) options_.on_step(stats);
-  if (result.started && options_.observer != nullptr) {
-    options_.observer->EndStep();
-  }
+  if (!result.started) return;
+  for (StepObserver* observer : options_.observers) observer->EndStep();
 }
 
 void Engine::Deliver() {

@@ -13,6 +13,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
 #include <thread>
@@ -26,6 +27,8 @@
 #include "common/thread_pool.h"
 #include "model/checkpoint.h"
 #include "model/tokenizer.h"
+#include "routing/admission.h"
+#include "routing/route_validator.h"
 #include "trunk_worker/expert_exchange.h"
 #include "trunk_worker/generation_request.h"
 #include "trunk_worker/layer_observer.h"
@@ -45,6 +48,8 @@ struct StepStats {
   std::span<const LayerRouteCounts> layer_routes;  // for the call only
   PlacementVersion version;
   bool failed = false;
+  // Why, when a routing contract was broken.
+  std::optional<routing::RouteContract> broken_contract;
 };
 
 struct EngineStats {
@@ -72,6 +77,8 @@ class Engine {
   struct Options {
     SequencePool::Options state{};
     BatchLimits batch{};
+    // Dropless, or a fixed capacity that CheckServingAdmission takes.
+    routing::AdmissionPolicy admission{};
     size_t waiting_max = 256;
     // Submissions and cancellations on their way to the engine thread.
     size_t events_max = 4096;
@@ -79,13 +86,15 @@ class Engine {
     // How often an idle engine looks whether the experts are reachable.
     absl::Duration idle_poll = absl::Milliseconds(20);
     std::function<void(const StepStats&)> on_step;
-    StepObserver* observer = nullptr;  // outlives the engine
+    std::vector<StepObserver*> observers;  // outlive the engine
     // Called when readiness changes, and once at the start.
     std::function<void(const absl::Status&)> on_readiness;
     // Sees every row of logits that a step makes; for tests and evaluation.
     // With prompt_logprobs a request makes one for each prompt token.
     std::function<void(RequestId, int64_t position, std::span<const float>)>
         on_logits;
+    // Sees, and may break, a layer's routes before they are checked; for tests.
+    LayerRunner::RouteFunction on_routes;
   };
 
   // checkpoint, weights, tokenizer (may be null), pool: outlive the engine.

@@ -17,10 +17,15 @@
 
 namespace trunkline::trunk {
 
-// Where the routes of a finished call ran, for those who record it.
+// Where the routes of a finished call ran and what they added, for those who
+// record or validate it.
 struct RoutesExecuted {
   WorkerId origin;                               // the trunk
   std::vector<dispatch::RouteExecution> routes;  // [route rows]
+  // Asked for by the caller: [route rows, width] gate x expert output of each
+  // accepted route, as it was added; zero for the others.
+  bool wants_contributions = false;
+  std::vector<float> contributions;
 };
 
 struct MoeCall {
@@ -34,8 +39,11 @@ struct MoeCall {
   float* combined =
       nullptr;  // [routes->rows, width], written by Finish, rounded once
   int64_t combined_stride = 0;
-  // Not null: an OK Finish over a network fills it.
+  // Not null: an OK Finish fills the contributions that are asked for, and over
+  // a network also origin and routes.
   RoutesExecuted* executed = nullptr;
+  // Not null: an OK Finish writes how many routes it added.
+  uint64_t* routes_added = nullptr;
 };
 
 class ExpertExchange {

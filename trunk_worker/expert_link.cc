@@ -250,6 +250,7 @@ absl::Status ExpertLink::Combine(Call& call) {
   args.y_stride = call.moe.combined_stride;
   args.out = call.moe.activation;
   kernels::CombineRows(context_, args);
+  ReportContributions(call.moe, combine_plan_, contributions_);
   call.timing.combine = clock_.Now() - start;
   return absl::OkStatus();
 }

@@ -77,6 +77,25 @@ void FillContributions(const routing::RouteTable& table,
   }
 }
 
+void ReportContributions(const MoeCall& call, const dispatch::CombinePlan& plan,
+                         std::span<const kernels::Contribution> contributions) {
+  if (call.routes_added != nullptr) *call.routes_added = contributions.size();
+  if (call.executed == nullptr || !call.executed->wants_contributions) return;
+  const auto width = static_cast<size_t>(call.width);
+  std::vector<float>& rows = call.executed->contributions;
+  rows.assign(static_cast<size_t>(call.routes->size()) * width, 0.0f);
+  for (size_t i = 0; i < contributions.size(); ++i) {
+    const kernels::Contribution& c = contributions[i];
+    float* row = rows.data() + plan.order[i] * width;
+    if (c.dtype == DType::kBF16)
+      kernels::WidenRow(reinterpret_cast<const uint16_t*>(c.values), call.width,
+                        row);
+    else
+      std::memcpy(row, c.values, width * sizeof(float));
+    if (!c.gated) kernels::GateRow(row, c.gate, call.width, row);
+  }
+}
+
 absl::Status CheckMoeCall(const MoeCall& call) {
   const routing::RouteTable& table = *call.routes;
   for (int64_t r = 0; r < table.size(); ++r) {

@@ -41,6 +41,11 @@ void FillContributions(const routing::RouteTable& table,
                        std::span<const dispatch::AnswerFrameView> answers,
                        std::vector<kernels::Contribution>* contributions);
 
+// After combine: the number of routes that were added, and what each of them
+// added, for a call that asks.
+void ReportContributions(const MoeCall& call, const dispatch::CombinePlan& plan,
+                         std::span<const kernels::Contribution> contributions);
+
 // What routing promises and both implementations of ExpertExchange rely on.
 // INVALID_ARGUMENT naming the route and the field.
 absl::Status CheckMoeCall(const MoeCall& call);

@@ -38,6 +38,9 @@ struct Usage {
   absl::Duration queued;   // submission to admission
   absl::Duration prefill;  // admission to the first token
   absl::Duration decode;   // first to last token
+  // Of all its rows in all moe layers; dropped by fixed capacity.
+  uint64_t routes_selected = 0;
+  uint64_t routes_dropped = 0;
 };
 
 // What one step, or the end, made for one request. The last one has finished

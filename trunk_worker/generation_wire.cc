@@ -205,6 +205,8 @@ void AppendToChunk(const Output& output, const ServedModel& model,
   usage->set_queue_seconds(absl::ToDoubleSeconds(output.usage.queued));
   usage->set_prefill_seconds(absl::ToDoubleSeconds(output.usage.prefill));
   usage->set_decode_seconds(absl::ToDoubleSeconds(output.usage.decode));
+  usage->set_routes_selected(output.usage.routes_selected);
+  usage->set_routes_dropped(output.usage.routes_dropped);
 }
 
 void AppendToResponse(const v1::GenerateChunk& chunk,
@@ -269,7 +271,13 @@ v1::GetModelResponse DescribeModel(const ServedModel& model) {
     layer->set_layer(spec.index.value);
     layer->set_experts(static_cast<uint32_t>(spec.moe.experts));
     layer->set_top_k(static_cast<uint32_t>(spec.moe.top_k));
-    layer->set_admission("dropless");
+    const routing::AdmissionPolicy& admission = model.admission;
+    layer->set_admission(routing::SpecOf(admission));
+    if (admission.kind == routing::AdmissionKind::kDropless) continue;
+    layer->set_group_tokens(static_cast<uint32_t>(admission.group_tokens));
+    layer->set_capacity_rows(static_cast<uint32_t>(routing::ExpertCapacity(
+        admission.capacity_factor, admission.group_tokens, spec.moe.top_k,
+        spec.moe.experts)));
   }
   for (int32_t id : model.end_token_ids) wire.add_eos_token_ids(id);
   return wire;

@@ -13,6 +13,7 @@
 #include "model/checkpoint.h"
 #include "model/tokenizer.h"
 #include "proto/generation.pb.h"
+#include "routing/admission.h"
 #include "trunk_worker/generation_request.h"
 
 namespace trunkline::trunk {
@@ -26,6 +27,7 @@ struct ServedModel {
   SamplingParams sampling;             // where a request says nothing
   std::vector<int32_t> end_token_ids;  // where a text ends by itself
   int64_t sequence_tokens_max = 0;
+  routing::AdmissionPolicy admission;  // of every moe layer
 
   static ServedModel For(std::shared_ptr<const model::Checkpoint> checkpoint,
                          std::shared_ptr<const model::Tokenizer> tokenizer,

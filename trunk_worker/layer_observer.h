@@ -6,8 +6,11 @@
 #include <cstdint>
 #include <span>
 
+#include "absl/status/status.h"
 #include "common/ids.h"
+#include "kernels/kernel_context.h"
 #include "routing/route_table.h"
+#include "routing/sequence_admission.h"
 #include "trunk_worker/expert_exchange.h"
 
 namespace trunkline::trunk {
@@ -19,8 +22,16 @@ struct ObservedLayer {
   LayerIndex layer;
   const routing::RouteTable* routes = nullptr;
   std::span<const float> scores;  // [rows, experts], after the transform
+  // Under fixed capacity: the gates before admission, [routes], and the routing
+  // groups as they were then. None: dropless.
+  std::span<const float> selected_gates;
+  const routing::SequenceGroups* groups = nullptr;
   // Where the routes ran; no executions: in this process, or not at all.
   const RoutesExecuted* executed = nullptr;
+  // The experts' input and the sum of what they gave: [rows, width].
+  std::span<const float> hidden, combined;
+  int64_t width = 0;
+  kernels::Activation activation = kernels::Activation::kF32;
   bool completed = false;  // false: the step ends here with an error
 };
 
@@ -29,7 +40,10 @@ class LayerObserver {
   virtual ~LayerObserver() = default;
   // Asked before the layer's routes go away: whether OnLayer shall be called.
   virtual bool Wants(LayerIndex layer) = 0;
-  virtual void OnLayer(const ObservedLayer& layer) = 0;
+  // Whether the contributions shall be there; they cost memory and a copy.
+  virtual bool WantsContributions() { return false; }
+  // An error ends the step with it.
+  virtual absl::Status OnLayer(const ObservedLayer& layer) = 0;
 };
 
 class StepObserver {

@@ -9,6 +9,7 @@
 #include "common/status_macros.h"
 #include "kernels/matmul.h"
 #include "kernels/row_ops.h"
+#include "routing/route_validator.h"
 
 namespace trunkline::trunk {
 
@@ -23,13 +24,14 @@ LayerRunner::LayerRunner(const model::ModelConfig* config,
                          const TrunkWeights* weights, Activation activation,
                          ExpertExchange* experts,
                          const kernels::KernelContext& context,
-                         int64_t rows_max)
+                         int64_t rows_max, routing::AdmissionPolicy admission)
     : config_(*config),
       weights_(*weights),
       activation_(activation),
       experts_(*experts),
       context_(context),
       rows_max_(rows_max),
+      admission_(std::move(admission)),
       act_(Activations::For(*config, rows_max)) {}
 
 absl::Status LayerRunner::RunStep(StepId step, std::span<const RowRun> runs,
@@ -58,6 +60,7 @@ absl::Status LayerRunner::RunLayer(StepId step, LayerIndex layer,
 
 void LayerRunner::BeginRuns(std::span<const RowRun> runs) {
   runs_.clear();
+  run_route_counts_.assign(runs.size(), {});
   rows_ = 0;
   for (const RowRun& run : runs) {
     const int64_t count = static_cast<int64_t>(run.tokens.size());
@@ -217,16 +220,37 @@ absl::Status LayerRunner::Route(const model::LayerSpec& spec,
   float* scores = act_.scores.data();
   Project(act_.normed.data(), w.gate, scores, Activation::kF32);
   kernels::Sigmoid(context_, scores, m.experts, rows_, m.experts);
+  const routing::RouterPolicy policy = RouterPolicyOf(m);
   const absl::Status status = routing::SelectRoutes(
-      RouterPolicyOf(m), {scores, static_cast<size_t>(rows_ * m.experts)},
-      rows_, w.correction_bias, &routes_);
+      policy, {scores, static_cast<size_t>(rows_ * m.experts)}, rows_,
+      w.correction_bias, &routes_);
   if (!status.ok()) {
     // The scores are this server's own work, so a bad one is not the caller's
     // argument.
     return absl::InternalError(absl::StrCat("layer ", spec.index.value,
                                             ", router: ", status.message()));
   }
-  return absl::OkStatus();
+  const int64_t dropped = Admit(spec.index);
+  if (route_tap_) route_tap_(spec.index, &routes_);
+  return Annotate(routing::CheckStepInvariants(policy, routes_, dropped),
+                  absl::StrCat("layer ", spec.index.value));
+}
+
+int64_t LayerRunner::Admit(LayerIndex layer) {
+  if (admission_.kind == routing::AdmissionKind::kDropless) return 0;
+  sequence_rows_.clear();
+  for (const Run& run : runs_) {
+    sequence_rows_.push_back({run.row_begin, run.row_count, run.position,
+                              run.state->expert_rows_used(layer)});
+  }
+  if (!watching_.empty()) {
+    selected_gates_ = routes_.gate;
+    routing::NameSequenceGroups(admission_, sequence_rows_, &groups_);
+  }
+  routing::AdmitSequences(admission_, sequence_rows_, &routes_);
+  int64_t dropped = 0;
+  for (const routing::SequenceRows& s : sequence_rows_) dropped += s.dropped;
+  return dropped;
 }
 
 // nemotron-h.md 3.10 and 5: the shared expert runs while the routes are away.
@@ -235,6 +259,7 @@ absl::Status LayerRunner::Moe(StepId step, const model::LayerSpec& spec,
   const bool latent = spec.moe.latent > 0;
   const bool shared = spec.moe.shared_width > 0;
   const int64_t hidden = config_.hidden_size;
+  AskObservers(spec.index);
   TL_RETURN_IF_ERROR(Route(spec, w));
   if (latent) {
     Project(act_.normed.data(), w.fc1_latent, act_.latent_in.data(),
@@ -251,14 +276,11 @@ absl::Status LayerRunner::Moe(StepId step, const model::LayerSpec& spec,
   call.activation = activation_;
   call.combined = latent ? act_.latent_out.data() : act_.mixer_out.data();
   call.combined_stride = call.width;
-  const bool watched = observer_ != nullptr && observer_->Wants(spec.index);
-  if (watched) {
-    routes_executed_.routes.clear();
-    call.executed = &routes_executed_;
-  }
+  if (!watching_.empty()) call.executed = &routes_executed_;
   const absl::Status exchanged = Exchange(call, w, shared);
-  if (watched) ShowLayer(call, exchanged.ok());
+  const absl::Status shown = ShowLayer(call, exchanged.ok());
   TL_RETURN_IF_ERROR(exchanged);
+  TL_RETURN_IF_ERROR(shown);
 
   if (latent) {
     Project(act_.latent_out.data(), w.fc2_latent, act_.mixer_out.data(),
@@ -272,20 +294,55 @@ absl::Status LayerRunner::Moe(StepId step, const model::LayerSpec& spec,
   return absl::OkStatus();
 }
 
-absl::Status LayerRunner::Exchange(const MoeCall& call, const MoeWeights& w,
+absl::Status LayerRunner::Exchange(MoeCall call, const MoeWeights& w,
                                    bool shared) {
-  const uint64_t routes = routes_.expert_id.size();
+  const uint64_t selected = routes_.expert_id.size();
+  uint64_t dropped = 0;
+  const bool fixed = admission_.kind != routing::AdmissionKind::kDropless;
+  for (size_t i = 0; i < run_route_counts_.size(); ++i) {
+    const auto lost =
+        static_cast<uint64_t>(fixed ? sequence_rows_[i].dropped : 0);
+    run_route_counts_[i].selected +=
+        static_cast<uint64_t>(runs_[i].row_count * routes_.top_k);
+    run_route_counts_[i].dropped += lost;
+    dropped += lost;
+  }
+  const uint64_t routes = selected - dropped;
+  uint64_t added = 0;
+  call.routes_added = &added;
+  route_counts_.selected += selected;
   route_counts_.accepted += routes;
-  layer_route_counts_.push_back({call.layer, routes, 0});
+  route_counts_.dropped += dropped;
+  layer_route_counts_.push_back({call.layer, selected, 0, dropped});
   TL_RETURN_IF_ERROR(experts_.Begin(call));
   if (shared) Mlp(w.shared, act_.shared_out.data());
   TL_RETURN_IF_ERROR(experts_.Finish(call));
+  if (added != routes) {
+    return routing::BrokenContract(
+        routing::RouteContract::kCompletion,
+        absl::StrCat("step ", call.step.value, ", layer ", call.layer.value,
+                     ": ", routes, " routes were accepted and ", added,
+                     " were added"));
+  }
   route_counts_.returned += routes;
   layer_route_counts_.back().executed = routes;
   return absl::OkStatus();
 }
 
-void LayerRunner::ShowLayer(const MoeCall& call, bool completed) {
+void LayerRunner::AskObservers(LayerIndex layer) {
+  watching_.clear();
+  routes_executed_.wants_contributions = false;
+  for (LayerObserver* observer : observers_) {
+    if (!observer->Wants(layer)) continue;
+    watching_.push_back(observer);
+    if (observer->WantsContributions())
+      routes_executed_.wants_contributions = true;
+  }
+  routes_executed_.routes.clear();
+}
+
+absl::Status LayerRunner::ShowLayer(const MoeCall& call, bool completed) {
+  if (watching_.empty()) return absl::OkStatus();
   ObservedLayer seen;
   seen.step = call.step;
   seen.layer = call.layer;
@@ -293,8 +350,22 @@ void LayerRunner::ShowLayer(const MoeCall& call, bool completed) {
   seen.scores = {act_.scores.data(),
                  static_cast<size_t>(routes_.rows * routes_.experts)};
   seen.executed = &routes_executed_;
+  if (admission_.kind != routing::AdmissionKind::kDropless) {
+    seen.selected_gates = selected_gates_;
+    seen.groups = &groups_;
+  }
+  const auto floats = static_cast<size_t>(rows_ * call.width);
+  seen.hidden = {call.rows, floats};
+  seen.combined = {call.combined, floats};
+  seen.width = call.width;
+  seen.activation = call.activation;
   seen.completed = completed;
-  observer_->OnLayer(seen);
+  absl::Status first;
+  for (LayerObserver* observer : watching_) {
+    const absl::Status status = observer->OnLayer(seen);
+    if (first.ok()) first = status;
+  }
+  return first;
 }
 
 // Final norm and head, for the rows that are wanted only. Logits stay fp32.

@@ -17,8 +17,10 @@
 #include "kernels/kernel_context.h"
 #include "kernels/mamba.h"
 #include "model/model_config.h"
+#include "routing/admission.h"
 #include "routing/route_table.h"
 #include "routing/router_policy.h"
+#include "routing/sequence_admission.h"
 #include "trunk_worker/activations.h"
 #include "trunk_worker/expert_exchange.h"
 #include "trunk_worker/layer_observer.h"
@@ -54,8 +56,16 @@ struct StepLogits {
 
 // Routes of a step, over all its moe layers.
 struct RouteCounts {
+  uint64_t selected = 0;
   uint64_t accepted = 0;
+  uint64_t dropped = 0;   // by fixed capacity: selected - accepted
   uint64_t returned = 0;  // executed, and their sum taken
+};
+
+// Of one run of a step, over all its moe layers.
+struct RunRouteCounts {
+  uint64_t selected = 0;
+  uint64_t dropped = 0;
 };
 
 // Of a step, per moe layer it came to.
@@ -63,6 +73,7 @@ struct LayerRouteCounts {
   LayerIndex layer;
   uint64_t selected = 0;
   uint64_t executed = 0;  // accepted, executed, and their sum taken
+  uint64_t dropped = 0;   // by fixed capacity
 };
 
 // The layer's router as routing/ knows it.
@@ -75,10 +86,12 @@ class LayerRunner {
   using TapFunction = std::function<void(LayerIndex, Tap, const float* rows,
                                          int64_t row_count)>;
 
-  // All outlive the runner. Steps have at most rows_max rows.
+  // All outlive the runner. Steps have at most rows_max rows. admission has
+  // passed CheckServingAdmission; the states' layouts are made for it.
   LayerRunner(const model::ModelConfig* config, const TrunkWeights* weights,
               kernels::Activation activation, ExpertExchange* experts,
-              const kernels::KernelContext& context, int64_t rows_max);
+              const kernels::KernelContext& context, int64_t rows_max,
+              routing::AdmissionPolicy admission = {});
 
   // Advances each run's state by its rows, exactly once. After an error the
   // states are half advanced and can only be destroyed; the step made nothing.
@@ -91,13 +104,21 @@ class LayerRunner {
                         std::span<const RowRun> runs, float* rows);
 
   void set_tap(TapFunction tap) { tap_ = std::move(tap); }
-  // Null: nobody looks. Stays until it is set again.
-  void set_observer(LayerObserver* observer) { observer_ = observer; }
+  // For tests that break what routing made, before it is looked at.
+  using RouteFunction = std::function<void(LayerIndex, routing::RouteTable*)>;
+  void set_route_tap(RouteFunction tap) { route_tap_ = std::move(tap); }
+  // None: nobody looks. Stays until it is set again; asked in this order.
+  void set_observers(std::vector<LayerObserver*> observers) {
+    observers_ = std::move(observers);
+  }
   int64_t rows_max() const { return rows_max_; }
   // Of the last step, also one that failed.
   const RouteCounts& route_counts() const { return route_counts_; }
   std::span<const LayerRouteCounts> layer_route_counts() const {
     return layer_route_counts_;
+  }
+  std::span<const RunRouteCounts> run_route_counts() const {
+    return run_route_counts_;
   }
 
  private:
@@ -110,8 +131,12 @@ class LayerRunner {
   absl::Status Moe(StepId step, const model::LayerSpec& spec,
                    const MoeWeights& w);
   absl::Status Route(const model::LayerSpec& spec, const MoeWeights& w);
-  absl::Status Exchange(const MoeCall& call, const MoeWeights& w, bool shared);
-  void ShowLayer(const MoeCall& call, bool completed);
+  // What admission makes of the layer's selection; the routes it dropped.
+  int64_t Admit(LayerIndex layer);
+  absl::Status Exchange(MoeCall call, const MoeWeights& w, bool shared);
+  // Asks who wants to see the layer, and what they need.
+  void AskObservers(LayerIndex layer);
+  absl::Status ShowLayer(const MoeCall& call, bool completed);
   void Head(std::span<const RowRun> runs, StepLogits* logits);
 
   void Norm(const float* x, const std::vector<float>& weight, float* y);
@@ -126,13 +151,20 @@ class LayerRunner {
   ExpertExchange& experts_;
   const kernels::KernelContext context_;
   const int64_t rows_max_;
+  const routing::AdmissionPolicy admission_;
   Activations act_;
   TapFunction tap_;
-  LayerObserver* observer_ = nullptr;
+  RouteFunction route_tap_;
+  std::vector<LayerObserver*> observers_;
+  std::vector<LayerObserver*> watching_;  // the layer under way
   RouteCounts route_counts_;
   std::vector<LayerRouteCounts> layer_route_counts_;
+  std::vector<RunRouteCounts> run_route_counts_;
   RoutesExecuted routes_executed_;
   routing::RouteTable routes_;
+  std::vector<routing::SequenceRows> sequence_rows_;
+  std::vector<float> selected_gates_;  // when somebody watches a fixed capacity
+  routing::SequenceGroups groups_;
 
   // The step under way.
   struct Run {

@@ -126,6 +126,7 @@ void LocalExperts::CombineOutputs(const MoeCall& call) {
   args.y_stride = call.combined_stride;
   args.out = call.activation;
   kernels::CombineRows(context_, args);
+  ReportContributions(call, combine_plan_, contributions_);
 }
 
 }  // namespace trunkline::trunk

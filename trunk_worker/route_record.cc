@@ -69,6 +69,12 @@ v1::SelectionStatistics Statistics(const LayerRecord& r) {
   w.mutable_tie_state()->set_tied_tokens(static_cast<uint32_t>(r.tied_rows));
   w.mutable_noise_state()->set_source(
       ChoiceToWire<v1::RouterPolicyRecord::Noise>(r.policy.noise));
+  Copy(r.position_of_token, w.mutable_position_of_token());
+  for (const routing::GroupOccupancy& o : r.occupancy) {
+    v1::GroupOccupancy* group = w.add_occupancy();
+    group->set_group(o.group);
+    Copy(o.used, group->mutable_used());
+  }
   Copy(r.noise, w.mutable_noise_state()->mutable_logit_noise());
   Copy(r.draws, w.mutable_noise_state()->mutable_draws());
   return w;
@@ -212,7 +218,7 @@ absl::Status DeriveHandoff(LayerRecord* r) {
   const RouteTable& t = r->table;
   const auto experts = static_cast<size_t>(t.experts);
   r->selected_expert = t.expert_id;
-  r->selected_gate = t.gate;
+  if (r->selected_gate.empty()) r->selected_gate = t.gate;
   r->selected_counts.assign(experts, 0);
   r->executed_counts.assign(experts, 0);
   for (uint32_t i = 0; i < t.size(); ++i) {

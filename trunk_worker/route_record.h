@@ -97,7 +97,9 @@ RouteTotals CountRoutes(const RecordedRoutes& routes);
 
 // Fills what follows from table, policy, admission and representation of a
 // record: counts, dropped routes, ties, the hand-off. The choice itself is left
-// as it is. As selected = as executed, which is what a dropless layer does.
+// as it is. Selected and executed experts are the same, as they are in serving;
+// selected_gate is filled from the table when it is empty, which is right where
+// the admission changes no gate.
 absl::Status DeriveHandoff(routing::LayerRecord* record);
 
 }  // namespace trunkline::trunk

@@ -42,6 +42,7 @@ v1::AdmissionRecord ToProto(const AdmissionPolicy& a) {
   w.set_candidates(ChoiceToWire<W::Candidates>(a.candidates));
   w.set_weight(ChoiceToWire<W::Weight>(a.weight));
   for (ExpertId e : a.fallback) w.add_fallback(e.value);
+  w.set_scope(ChoiceToWire<W::Scope>(a.scope));
   return w;
 }
 
@@ -116,6 +117,11 @@ absl::StatusOr<AdmissionPolicy> FromProto(const v1::AdmissionRecord& w,
       a.weight, ChoiceFromWire(w.weight(), routing::RerouteWeight::kScoreRatio,
                                "admission.weight"));
   for (uint32_t e : w.fallback()) a.fallback.push_back(ExpertId(e));
+  if (w.scope() != v1::AdmissionRecord::SCOPE_UNSPECIFIED) {
+    TL_ASSIGN_OR_RETURN(
+        a.scope, ChoiceFromWire(w.scope(), routing::GroupScope::kSequence,
+                                "admission.scope"));
+  }
   TL_RETURN_IF_ERROR(routing::ValidateAdmission(a, experts));
   return a;
 }

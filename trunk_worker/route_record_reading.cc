@@ -101,6 +101,19 @@ absl::Status ReadTokens(const v1::SelectionStatistics& w, int64_t experts,
   for (char valid : w.valid_token_mask())
     if (valid != 0 && valid != 1)
       return Bad("statistics.valid_token_mask", +valid, " is not 0 or 1");
+  if (w.position_of_token_size() != 0)
+    TL_RETURN_IF_ERROR(CheckCount("statistics.position_of_token",
+                                  w.position_of_token_size(), tokens));
+  Take(w.position_of_token(), &r->position_of_token);
+  for (int i = 0; i < w.occupancy_size(); ++i) {
+    const v1::GroupOccupancy& o = w.occupancy(i);
+    TL_RETURN_IF_ERROR(CheckCount(absl::StrCat("statistics.occupancy[", i, "]"),
+                                  o.used_size(), experts));
+    if (i > 0 && o.group() <= w.occupancy(i - 1).group())
+      return Bad(absl::StrCat("statistics.occupancy[", i, "]"), "group ",
+                 o.group(), " does not come after the one before");
+    r->occupancy.push_back({o.group(), {o.used().begin(), o.used().end()}});
+  }
   r->table.rows = tokens;
   r->table.experts = experts;
   Take(w.group_identity(), &r->group_of_token);

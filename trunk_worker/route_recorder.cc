@@ -26,55 +26,6 @@ void SetCounters(const std::vector<LayerRouteCounts>& counters,
 
 }  // namespace
 
-int64_t CapturedLayer::bytes() const {
-  const size_t per_route = sizeof(uint32_t) + sizeof(uint16_t) +
-                           sizeof(ExpertId) + sizeof(float) + 1;
-  return static_cast<int64_t>(
-      sizeof(*this) + routes.token_id.size() * per_route +
-      scores.size() * sizeof(float) +
-      executed.routes.size() * sizeof(dispatch::RouteExecution) +
-      request_of_row.size() * sizeof(uint32_t));
-}
-
-absl::StatusOr<RecordedRoutes> RecordOf(CapturedLayer captured,
-                                        const RecordedLayer& layer) {
-  RecordedRoutes routes;
-  routes.completed = captured.completed;
-  routing::LayerRecord& r = routes.record;
-  r.step = captured.step;
-  r.layer = captured.layer;
-  r.policy = layer.policy;
-  r.admission = layer.admission;
-  r.representation = layer.representation;
-  r.bias = layer.bias;
-  r.table = std::move(captured.routes);
-  const auto rows = static_cast<size_t>(r.table.rows);
-  r.group_of_token.assign(rows, 0);
-  r.valid_token.assign(rows, 1);
-  r.request_of_token = std::move(captured.request_of_row);
-  r.values = std::move(captured.scores);
-  r.placement_version = captured.version;
-  TL_RETURN_IF_ERROR(DeriveHandoff(&r));
-  if (captured.executed.routes.empty() || !captured.completed) return routes;
-  for (uint32_t route : r.handoff_routes) {
-    const dispatch::RouteExecution& e = captured.executed.routes[route];
-    routing::PhysicalRoute p;
-    p.origin = captured.executed.origin;
-    p.worker = e.worker;
-    p.attempt = e.attempt;
-    p.replica = e.replica;
-    p.send_offset = e.send_offset;
-    p.receive_offset = e.receive_offset;
-    p.local_row = e.local_row;
-    p.placement_version = e.version;
-    r.placement_version = std::max(r.placement_version, e.version);
-    p.state = e.attempt > 0 ? routing::Completion::kRetried
-                            : routing::Completion::kDone;
-    r.physical.push_back(p);
-  }
-  return routes;
-}
-
 Recording::Recording(uint64_t id, Options options, const Clock& clock)
     : id_(id),
       options_(std::move(options)),
@@ -214,12 +165,7 @@ LayerObserver* RouteRecorder::BeginStep(const StepPlan& plan,
     if (recording_ == nullptr) return nullptr;
     current_ = recording_;
   }
-  version_ = version;
-  request_of_row_.clear();
-  for (const StepRun& run : plan.runs) {
-    request_of_row_.insert(request_of_row_.end(), run.rows.tokens.size(),
-                           static_cast<uint32_t>(run.request.value));
-  }
+  step_.Take(plan, version);
   return this;
 }
 
@@ -238,18 +184,9 @@ bool RouteRecorder::Wants(LayerIndex layer) {
   return std::binary_search(layers.begin(), layers.end(), layer);
 }
 
-void RouteRecorder::OnLayer(const ObservedLayer& layer) {
-  CapturedLayer captured;
-  captured.step = layer.step;
-  captured.layer = layer.layer;
-  captured.version = version_;
-  captured.routes = *layer.routes;
-  captured.scores.assign(layer.scores.begin(), layer.scores.end());
-  if (layer.completed && layer.executed != nullptr)
-    captured.executed = *layer.executed;
-  captured.request_of_row = request_of_row_;
-  captured.completed = layer.completed;
-  current_->Add(std::move(captured));
+absl::Status RouteRecorder::OnLayer(const ObservedLayer& layer) {
+  current_->Add(CaptureLayer(layer, step_));
+  return absl::OkStatus();
 }
 
 }  // namespace trunkline::trunk

@@ -22,30 +22,12 @@
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
-#include "routing/route_table.h"
+#include "trunk_worker/captured_layer.h"
 #include "trunk_worker/layer_observer.h"
 #include "trunk_worker/layer_runner.h"
 #include "trunk_worker/route_record.h"
 
 namespace trunkline::trunk {
-
-// A layer as it was copied.
-struct CapturedLayer {
-  StepId step;
-  LayerIndex layer;
-  PlacementVersion version;
-  routing::RouteTable routes;
-  std::vector<float> scores;
-  RoutesExecuted executed;
-  std::vector<uint32_t> request_of_row;
-  bool completed = false;
-
-  int64_t bytes() const;
-};
-
-// With everything that follows from it. `layer` is the header's.
-absl::StatusOr<RecordedRoutes> RecordOf(CapturedLayer captured,
-                                        const RecordedLayer& layer);
 
 // One recording. The recorder fills it, its reader takes from it.
 class Recording {
@@ -105,7 +87,7 @@ class RouteRecorder final : public StepObserver, private LayerObserver {
 
  private:
   bool Wants(LayerIndex layer) override;
-  void OnLayer(const ObservedLayer& layer) override;
+  absl::Status OnLayer(const ObservedLayer& layer) override;
   void Finish(RecordingEnd end);  // with mutex_
 
   const Counters counters_;
@@ -113,8 +95,7 @@ class RouteRecorder final : public StepObserver, private LayerObserver {
 
   // The engine thread's own.
   std::shared_ptr<Recording> current_;  // sees the step under way
-  PlacementVersion version_;
-  std::vector<uint32_t> request_of_row_;
+  StepRows step_;
 
   std::mutex mutex_;  // guards the rest
   std::shared_ptr<Recording> recording_;

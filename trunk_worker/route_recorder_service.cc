@@ -51,6 +51,7 @@ absl::Status CheckRequest(const v1::RecordRequest& request) {
 
 absl::StatusOr<RecordingHeader> MakeRecordingHeader(
     const model::Checkpoint& checkpoint, const TrunkWeights& weights,
+    const routing::AdmissionPolicy& admission,
     const std::vector<LayerIndex>& layers) {
   const model::ModelConfig& config = checkpoint.config();
   std::vector<LayerIndex> chosen = layers;
@@ -71,6 +72,7 @@ absl::StatusOr<RecordingHeader> MakeRecordingHeader(
     header.layers.push_back(
         LayerOf(config.layers[layer.value], config.hidden_size,
                 std::get<MoeWeights>(weights.layers()[layer.value].mixer)));
+    header.layers.back().admission = admission;
   }
   header.model_digest = checkpoint.digest();
   header.row_dtype = checkpoint.activation_dtype();
@@ -174,11 +176,13 @@ class RouteRecorderService::RecordCall final
 
 RouteRecorderService::RouteRecorderService(const model::Checkpoint* checkpoint,
                                            const TrunkWeights* weights,
+                                           routing::AdmissionPolicy admission,
                                            RouteRecorder* recorder,
                                            std::string model_name,
                                            std::string trunk_name)
     : checkpoint_(*checkpoint),
       weights_(*weights),
+      admission_(std::move(admission)),
       recorder_(*recorder),
       model_name_(std::move(model_name)),
       trunk_name_(std::move(trunk_name)) {}
@@ -188,8 +192,9 @@ absl::StatusOr<RecordingHeader> RouteRecorderService::HeaderFor(
   TL_RETURN_IF_ERROR(CheckRequest(request));
   std::vector<LayerIndex> layers;
   for (uint32_t layer : request.layers()) layers.push_back(LayerIndex(layer));
-  TL_ASSIGN_OR_RETURN(RecordingHeader header,
-                      MakeRecordingHeader(checkpoint_, weights_, layers));
+  TL_ASSIGN_OR_RETURN(
+      RecordingHeader header,
+      MakeRecordingHeader(checkpoint_, weights_, admission_, layers));
   header.model_name = model_name_;
   header.trunk = trunk_name_;
   header.started_unix_ms = absl::ToUnixMillis(absl::Now());

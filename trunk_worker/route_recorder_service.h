@@ -20,14 +20,17 @@ namespace trunkline::trunk {
 // INVALID_ARGUMENT naming a layer that is not one.
 absl::StatusOr<RecordingHeader> MakeRecordingHeader(
     const model::Checkpoint& checkpoint, const TrunkWeights& weights,
+    const routing::AdmissionPolicy& admission,
     const std::vector<LayerIndex>& layers);
 
 class RouteRecorderService final : public v1::RouteRecorder::CallbackService {
  public:
   // All outlive the service; it ends after the server that has it registered.
   RouteRecorderService(const model::Checkpoint* checkpoint,
-                       const TrunkWeights* weights, RouteRecorder* recorder,
-                       std::string model_name, std::string trunk_name);
+                       const TrunkWeights* weights,
+                       routing::AdmissionPolicy admission,
+                       RouteRecorder* recorder, std::string model_name,
+                       std::string trunk_name);
 
   grpc::ServerWriteReactor<v1::RecordChunk>* Record(
       grpc::CallbackServerContext* context,
@@ -43,6 +46,7 @@ class RouteRecorderService final : public v1::RouteRecorder::CallbackService {
 
   const model::Checkpoint& checkpoint_;
   const TrunkWeights& weights_;
+  const routing::AdmissionPolicy admission_;
   RouteRecorder& recorder_;
   const std::string model_name_, trunk_name_;
 };

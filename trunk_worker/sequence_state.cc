@@ -19,7 +19,8 @@ int64_t Aligned(int64_t bytes) {
 }  // namespace
 
 StateLayout StateLayout::For(const model::ModelConfig& config,
-                             kernels::Activation activation) {
+                             kernels::Activation activation,
+                             const routing::AdmissionPolicy& admission) {
   StateLayout layout;
   for (const model::LayerSpec& spec : config.layers) {
     Layer layer;
@@ -38,6 +39,12 @@ StateLayout StateLayout::For(const model::ModelConfig& config,
       layer.kv_ordinal = layout.attention_layers++;
       layout.kv_block_bytes +=
           Aligned(kernels::KvBlockBytes(a.kv_heads, a.head_dim, activation));
+    } else if (spec.kind == model::LayerKind::kMoe &&
+               admission.kind == routing::AdmissionKind::kFixedCapacity) {
+      layer.experts = spec.moe.experts;
+      layer.used_offset = layout.slot_bytes;
+      layout.slot_bytes +=
+          Aligned(layer.experts * static_cast<int64_t>(sizeof(uint32_t)));
     }
     layout.layers.push_back(layer);
   }
@@ -100,6 +107,12 @@ std::byte* SequenceState::conv_state(LayerIndex layer) {
 std::byte* SequenceState::scan_state(LayerIndex layer) {
   return pool_->slot_data(slot_) +
          pool_->layout_.layers[layer.value].scan_offset;
+}
+
+std::span<uint32_t> SequenceState::expert_rows_used(LayerIndex layer) {
+  const StateLayout::Layer& at = pool_->layout_.layers[layer.value];
+  return {reinterpret_cast<uint32_t*>(pool_->slot_data(slot_) + at.used_offset),
+          static_cast<size_t>(at.experts)};
 }
 
 std::span<std::byte* const> SequenceState::kv_blocks(LayerIndex layer) const {

@@ -2,7 +2,8 @@
 
 // What a sequence remembers between steps, by layer kind: attention layers own
 // keys and values in blocks, mamba layers own convolution rows and the SSM
-// state; mlp and moe layers own nothing.
+// state; mlp layers own nothing, nor do moe layers unless their capacity is
+// fixed: then they own what the sequence's routing group has taken.
 //
 // A sequence is admitted with room for its longest possible length and keeps
 // that promise until it ends; all counts return to what they were. One thread
@@ -20,6 +21,7 @@
 #include "common/ids.h"
 #include "kernels/kernel_context.h"
 #include "model/model_config.h"
+#include "routing/admission.h"
 #include "trunk_worker/kv_blocks.h"
 
 namespace trunkline::trunk {
@@ -32,14 +34,18 @@ struct StateLayout {
     int64_t scan_offset = 0;  // mamba
     int64_t kv_offset = 0;    // attention: in each KV block
     size_t kv_ordinal = 0;    // attention: 0 for the first attention layer
+    int64_t used_offset = 0;  // moe under fixed capacity: in the slot
+    int64_t experts = 0;      // moe under fixed capacity, else 0
   };
   std::vector<Layer> layers;
   size_t attention_layers = 0;
-  int64_t slot_bytes = 0;      // conv and SSM state of one sequence
+  int64_t slot_bytes = 0;      // conv and SSM state of one sequence, and what
+                               // its routing groups have taken
   int64_t kv_block_bytes = 0;  // all attention layers, kKvBlock positions
 
   static StateLayout For(const model::ModelConfig& config,
-                         kernels::Activation activation);
+                         kernels::Activation activation,
+                         const routing::AdmissionPolicy& admission = {});
   int64_t BlocksFor(int64_t tokens) const;  // 0 without attention layers
   // Memory that one sequence of this length occupies.
   int64_t SequenceBytes(int64_t tokens) const;
@@ -66,6 +72,9 @@ class SequenceState {
   std::byte* conv_state(LayerIndex layer);
   std::byte* scan_state(LayerIndex layer);
   std::span<std::byte* const> kv_blocks(LayerIndex layer) const;
+  // Of a moe layer under fixed capacity: [experts] rows that the routing group
+  // under way has given away (routing/sequence_admission.h).
+  std::span<uint32_t> expert_rows_used(LayerIndex layer);
 
  private:
   friend class SequencePool;

@@ -37,6 +37,7 @@ struct RunResult {
   absl::Status status;  // of this request alone
   SampledToken token;   // when the run asked for one
   std::vector<TokenLogprobs> prompt_logprobs;
+  RunRouteCounts routes;
 };
 
 struct StepResult {

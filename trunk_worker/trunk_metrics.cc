@@ -25,11 +25,18 @@ TrunkMetrics::TrunkMetrics(prometheus::Registry& registry)
                        "Rows of all steps, prefill and decode")),
       decode_rows_(AddCounter(registry, "trunkline_step_decode_rows_total",
                               "Decode rows of all steps")),
-      routes_accepted_(AddCounter(registry, "trunkline_routes_accepted_total",
+      routes_selected_(AddCounter(registry, "trunkline_routes_selected_total",
                                   "Routes that the router chose")),
+      routes_accepted_(AddCounter(registry, "trunkline_routes_accepted_total",
+                                  "Routes that admission let through")),
+      routes_dropped_(AddCounter(registry, "trunkline_routes_dropped_total",
+                                 "Routes that fixed capacity dropped")),
       routes_combined_(
           AddCounter(registry, "trunkline_routes_combined_total",
                      "Routes whose expert's output was added to its row")),
+      layers_validated_(
+          AddCounter(registry, "trunkline_route_layers_validated_total",
+                     "Layers that --validate-routes held to every contract")),
       first_token_seconds_(AddHistogram(registry,
                                         "trunkline_time_to_first_token_seconds",
                                         "From a request's arrival to its first "
@@ -56,6 +63,12 @@ TrunkMetrics::TrunkMetrics(prometheus::Registry& registry)
         {{"code",
           absl::StatusCodeToString(static_cast<absl::StatusCode>(code))}});
   }
+  for (routing::RouteContract contract : routing::AllRouteContracts()) {
+    broken_contracts_[contract] =
+        &AddCounter(registry, "trunkline_route_contracts_broken_total",
+                    "Steps that ended because a routing contract was broken",
+                    {{"contract", std::string(routing::Name(contract))}});
+  }
 }
 
 void TrunkMetrics::AddLayers(prometheus::Registry& registry,
@@ -68,7 +81,9 @@ void TrunkMetrics::AddLayers(prometheus::Registry& registry,
         &AddCounter(registry, "trunkline_layer_routes_executed_total",
                     "Routes of the layer whose expert's output was added to "
                     "its row",
-                    labels)};
+                    labels),
+        &AddCounter(registry, "trunkline_layer_routes_dropped_total",
+                    "Routes of the layer that fixed capacity dropped", labels)};
   }
 }
 
@@ -76,7 +91,8 @@ std::vector<LayerRouteCounts> TrunkMetrics::LayerTotals() const {
   std::vector<LayerRouteCounts> totals;
   for (const auto& [layer, counters] : layers_) {
     totals.push_back({layer, static_cast<uint64_t>(counters.selected->Value()),
-                      static_cast<uint64_t>(counters.executed->Value())});
+                      static_cast<uint64_t>(counters.executed->Value()),
+                      static_cast<uint64_t>(counters.dropped->Value())});
   }
   return totals;
 }
@@ -84,18 +100,25 @@ std::vector<LayerRouteCounts> TrunkMetrics::LayerTotals() const {
 void TrunkMetrics::OnStep(const StepStats& step) {
   steps_.Increment();
   if (step.failed) steps_failed_.Increment();
+  if (step.broken_contract.has_value())
+    broken_contracts_.at(*step.broken_contract)->Increment();
   rows_.Increment(static_cast<double>(step.rows));
   decode_rows_.Increment(static_cast<double>(step.decode_rows));
+  routes_selected_.Increment(static_cast<double>(step.routes.selected));
   routes_accepted_.Increment(static_cast<double>(step.routes.accepted));
+  routes_dropped_.Increment(static_cast<double>(step.routes.dropped));
   routes_combined_.Increment(static_cast<double>(step.routes.returned));
   for (const LayerRouteCounts& layer : step.layer_routes) {
     const auto counters = layers_.find(layer.layer);
     if (counters == layers_.end()) continue;
     counters->second.selected->Increment(static_cast<double>(layer.selected));
     counters->second.executed->Increment(static_cast<double>(layer.executed));
+    counters->second.dropped->Increment(static_cast<double>(layer.dropped));
   }
   step_seconds_.Observe(absl::ToDoubleSeconds(step.time));
 }
+
+void TrunkMetrics::OnLayerValidated() { layers_validated_.Increment(); }
 
 void TrunkMetrics::OnFirstToken(absl::Duration since_arrival) {
   first_token_seconds_.Observe(absl::ToDoubleSeconds(since_arrival));

@@ -15,6 +15,7 @@
 #include "prometheus/gauge.h"
 #include "prometheus/histogram.h"
 #include "prometheus/registry.h"
+#include "routing/route_validator.h"
 #include "trunk_worker/engine.h"
 #include "trunk_worker/generation_request.h"
 
@@ -36,6 +37,7 @@ class TrunkMetrics {
   void OnRequestEnd(const absl::Status& status, const Usage& usage);
   void OnState(const EngineStats& stats);
   void OnPlacement(PlacementVersion active);
+  void OnLayerValidated();
 
  private:
   std::array<prometheus::Counter*, 17> requests_;  // by status code
@@ -45,13 +47,18 @@ class TrunkMetrics {
   prometheus::Counter& steps_failed_;
   prometheus::Counter& rows_;
   prometheus::Counter& decode_rows_;
+  prometheus::Counter& routes_selected_;
   prometheus::Counter& routes_accepted_;
+  prometheus::Counter& routes_dropped_;
   prometheus::Counter& routes_combined_;
   struct LayerCounters {
     prometheus::Counter* selected;
     prometheus::Counter* executed;
+    prometheus::Counter* dropped;
   };
   std::map<LayerIndex, LayerCounters> layers_;  // constant after AddLayers
+  std::map<routing::RouteContract, prometheus::Counter*> broken_contracts_;
+  prometheus::Counter& layers_validated_;
   prometheus::Histogram& first_token_seconds_;
   prometheus::Histogram& step_seconds_;
   prometheus::Gauge& placement_version_;

@@ -9,6 +9,7 @@
 
 #include "absl/status/status.h"
 #include "absl/time/time.h"
+#include "routing/admission.h"
 #include "transport/transport.h"
 #include "trunk_worker/trunk_weights.h"
 
@@ -63,6 +64,14 @@ struct TrunkOptions {
   // Output of one stream that its client has not read yet; beyond it the stream
   // ends with RESOURCE_EXHAUSTED.
   int64_t stream_buffer_bytes = int64_t{1} << 20;
+
+  // What becomes of a route whose expert is full. Dropless: there is no such
+  // thing. A fixed capacity drops routes, so it is another model than the
+  // checkpoint's own: opt-in, and the same on every trunk of the cluster.
+  routing::AdmissionPolicy admission;
+  // Hold each routed layer of each step to every contract, not only to those
+  // that are cheap. For finding faults: it multiplies the time of a step.
+  bool validate_routes = false;
 
   std::string metrics_listen;  // "host:port" of /metrics; empty: off
   std::string log_level = "info";

@@ -142,6 +142,7 @@ absl::Status TrunkServer::LoadModel(const TrunkOptions& options) {
   const int64_t tokens_max = StateOptions(options, *checkpoint).tokens_max;
   model_ =
       ServedModel::For(std::move(checkpoint), std::move(tokenizer), tokens_max);
+  model_.admission = options.admission;
   return absl::OkStatus();
 }
 
@@ -178,13 +179,24 @@ absl::Status TrunkServer::StartEngine(const TrunkOptions& options) {
   Engine::Options engine;
   engine.state = StateOptions(options, *model_.checkpoint);
   engine.batch = {options.rows_per_step, options.prefill_chunk};
+  engine.admission = options.admission;
   engine.waiting_max = static_cast<size_t>(options.queue_max);
   engine.unready_patience = options.unready_patience;
   engine.on_step = [this](const StepStats& step) { metrics_->OnStep(step); };
   metrics_->AddLayers(*registry_, model_.checkpoint->config().MoeLayers());
   recorder_ = std::make_unique<RouteRecorder>(
       [this] { return metrics_->LayerTotals(); });
-  engine.observer = recorder_.get();
+  engine.observers.push_back(recorder_.get());
+  // After the recorder, so that a recording has the layer that is refused.
+  if (options.validate_routes &&
+      !model_.checkpoint->config().MoeLayers().empty()) {
+    TL_ASSIGN_OR_RETURN(RecordingHeader layers,
+                        MakeRecordingHeader(*model_.checkpoint, weights_,
+                                            options.admission, {}));
+    validator_ = std::make_unique<LiveRouteValidator>(
+        std::move(layers), [this] { metrics_->OnLayerValidated(); });
+    engine.observers.push_back(validator_.get());
+  }
   engine.on_readiness = [this](const absl::Status& status) {
     OnReadiness(status);
   };
@@ -204,7 +216,8 @@ absl::Status TrunkServer::Listen(const TrunkOptions& options) {
   service_ = std::make_unique<GenerationService>(&model_, engine_.get(),
                                                  metrics_.get(), service);
   record_service_ = std::make_unique<RouteRecorderService>(
-      model_.checkpoint.get(), &weights_, recorder_.get(), model_.name, name_);
+      model_.checkpoint.get(), &weights_, options.admission, recorder_.get(),
+      model_.name, name_);
   grpc::EnableDefaultHealthCheckService(true);
   grpc::reflection::InitProtoReflectionServerBuilderPlugin();
   grpc::ServerBuilder builder;

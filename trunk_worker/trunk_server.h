@@ -24,6 +24,7 @@
 #include "trunk_worker/expert_link.h"
 #include "trunk_worker/generation_service.h"
 #include "trunk_worker/generation_wire.h"
+#include "trunk_worker/live_route_validator.h"
 #include "trunk_worker/route_recorder.h"
 #include "trunk_worker/route_recorder_service.h"
 #include "trunk_worker/trunk_metrics.h"
@@ -90,6 +91,7 @@ class TrunkServer {
   ServedModel model_;
   ExpertLink* link_ = nullptr;  // the engine's; null: experts are local
   std::unique_ptr<RouteRecorder> recorder_;
+  std::unique_ptr<LiveRouteValidator> validator_;  // null: not asked for
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<GenerationService> service_;
   std::unique_ptr<RouteRecorderService> record_service_;

@@ -34,6 +34,7 @@ struct TrunkWorker::Sequence {
   bool in_step = false;
   bool finished = false;
   absl::Time submitted, admitted, first_token;
+  RunRouteCounts routes;
 };
 
 TrunkWorker::TrunkWorker(const Options& options, SequencePool* pool,
@@ -252,6 +253,8 @@ void TrunkWorker::OnStepResult(const StepResult& result, absl::Time now) {
 void TrunkWorker::TakeRunResult(const StepRun& run, const RunResult& result,
                                 PlacementVersion version, absl::Time now) {
   Sequence& sequence = *Find(run.request);
+  sequence.routes.selected += result.routes.selected;
+  sequence.routes.dropped += result.routes.dropped;
   if (!result.status.ok()) return FinishWith(sequence, result.status, now);
   sequence.prompt_logprobs.insert(sequence.prompt_logprobs.end(),
                                   result.prompt_logprobs.begin(),
@@ -326,6 +329,8 @@ void TrunkWorker::Finish(Sequence& sequence, Output output, absl::Time now) {
   Usage& usage = output.usage;
   usage.prompt_tokens = sequence.prompt_size();
   usage.output_tokens = sequence.outputs;
+  usage.routes_selected = sequence.routes.selected;
+  usage.routes_dropped = sequence.routes.dropped;
   const bool admitted = sequence.state != nullptr;
   usage.queued = (admitted ? sequence.admitted : now) - sequence.submitted;
   if (sequence.outputs > 0) {

@@ -59,6 +59,57 @@ TEST(ContractSpec, KeysChangeWhatTheyName) {
   EXPECT_EQ(c->policy.budget, 5);
 }
 
+TEST(ContractSpec, ServingTakesGroupsOfASequenceAndSaysWhyNothingElse) {
+  const auto none = ServingAdmissionFromText("dropless");
+  ASSERT_TRUE(none.ok()) << none.status();
+  EXPECT_EQ(*none, routing::AdmissionPolicy());
+  const auto some = ServingAdmissionFromText(
+      "capacity:factor=1.25,group=64,overflow="
+      "renormalize");
+  ASSERT_TRUE(some.ok()) << some.status();
+  EXPECT_EQ(some->scope, routing::GroupScope::kSequence);
+  EXPECT_EQ(some->arbitration, routing::Arbitration::kTokenSlot);
+  EXPECT_EQ(some->group_tokens, 64);
+  EXPECT_EQ(some->renormalize, routing::RenormalizeRule::kSelectedSum);
+  // What is shown is what may be written.
+  const std::string shown = routing::SpecOf(*some);
+  EXPECT_EQ(shown,
+            "capacity:factor=1.25,scope=sequence,group=64,order=source,"
+            "overflow=renormalize");
+  EXPECT_EQ(*ServingAdmissionFromText(shown), *some);
+  const auto why = [](const std::string& text) {
+    return std::string(ServingAdmissionFromText(text).status().message());
+  };
+  EXPECT_THAT(why("capacity:factor=1"), HasSubstr("group_tokens"));
+  EXPECT_THAT(why("capacity:group=8,scope=batch"),
+              HasSubstr("who else is served"));
+  EXPECT_THAT(why("capacity:group=8,order=gate"), HasSubstr("later token"));
+  EXPECT_THAT(why("capacity:group=8,overflow=reroute,candidates=next-best,"
+                  "weight=keep"),
+              HasSubstr("whole group"));
+  EXPECT_THAT(why("recorded"), HasSubstr("for a recording"));
+  EXPECT_THAT(why("expert-choice"), HasSubstr("is not an admission"));
+  EXPECT_THAT(why("capacity:groups=8"), HasSubstr("has no \"groups\""));
+}
+
+TEST(ContractSpec, WhatIsRetainedIsAnAxisOfMemoryAlone) {
+  const auto save = ContractFromText({"", "", "", "save"}, Base());
+  ASSERT_TRUE(save.ok()) << save.status();
+  const auto none = ContractFromText({"", "", "", "none"}, Base());
+  ASSERT_TRUE(none.ok()) << none.status();
+  using routing::EquivalenceClaim;
+  EXPECT_TRUE(
+      routing::CompareContracts(*save, *none, EquivalenceClaim::kForward)
+          .equivalent);
+  EXPECT_FALSE(
+      routing::CompareContracts(*save, *none, EquivalenceClaim::kMemory)
+          .equivalent);
+  EXPECT_THAT(
+      std::string(
+          ContractFromText({"", "", "", "all"}, Base()).status().message()),
+      HasSubstr("none, save, rematerialize"));
+}
+
 TEST(ContractSpec, AdmissionAndFormHaveAllTheirChoices) {
   auto c = Make("", "capacity:factor=1.25,group=4,order=random,seed=9");
   ASSERT_TRUE(c.ok()) << c.status();

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
 #include <vector>
 
@@ -42,6 +43,34 @@ TEST(UpPlan, StartsEachWorkerUnderItsOwnNameAtAFreePort) {
     EXPECT_EQ(ValueOf(worker, "--metrics-listen"), "127.0.0.1:0");
   }
   EXPECT_THAT(names, ElementsAre("expert-0", "expert-1", "trunk-0", "trunk-1"));
+}
+
+TEST(UpPlan, RoutesAreValidatedByTrunksWhenAsked) {
+  UpFlags flags;
+  flags.trunks = 2;
+  for (const bool asked : {false, true}) {
+    flags.validate_routes = asked;
+    for (const UpProcess& worker : PlanWorkers(flags, "h:1", 2)) {
+      EXPECT_EQ(std::count(worker.arguments.begin(), worker.arguments.end(),
+                           "--validate-routes"),
+                asked && worker.role == UpRole::kTrunk ? 1 : 0)
+          << worker.name;
+    }
+  }
+}
+
+TEST(UpPlan, EveryTrunkGetsTheSameAdmissionAndABadOneNeverStarts) {
+  UpFlags flags;
+  flags.trunks = 2;
+  flags.admission = "capacity:factor=1.25,group=64";
+  EXPECT_TRUE(CheckUpFlags(flags).ok());
+  for (const UpProcess& worker : PlanWorkers(flags, "h:1", 2)) {
+    EXPECT_EQ(ValueOf(worker, "--admission"),
+              worker.role == UpRole::kTrunk ? flags.admission : "");
+  }
+  flags.admission = "capacity:factor=1.25";
+  EXPECT_THAT(std::string(CheckUpFlags(flags).message()),
+              HasSubstr("--admission"));
 }
 
 TEST(UpPlan, EveryWorkerHasAThreadOnASmallMachine) {

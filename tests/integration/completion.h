@@ -18,6 +18,7 @@ struct Completion {
   std::vector<int32_t> ids;
   v1::FinishReason finish_reason = v1::FINISH_REASON_UNSPECIFIED;
   bool cancelled_by_test = false;
+  v1::Usage usage;  // when it ended well
 };
 
 inline v1::GenerateRequest GreedyRequest(const std::string& prompt,
@@ -48,6 +49,7 @@ inline Completion Stream(
                       chunk.token_ids().end());
     if (chunk.finish_reason() != v1::FINISH_REASON_UNSPECIFIED)
       result.finish_reason = chunk.finish_reason();
+    if (chunk.has_usage()) result.usage = chunk.usage();
     if (cancel_after >= 0 &&
         static_cast<int>(result.ids.size()) >= cancel_after &&
         !result.cancelled_by_test) {

@@ -28,6 +28,7 @@ namespace {
 
 using std::chrono::seconds;
 using ::testing::HasSubstr;
+using ::testing::Not;
 
 constexpr char kRecordFor[] = "3s";
 constexpr int kClients = 4;
@@ -61,7 +62,7 @@ std::map<int, uint64_t> LayerCounters(const std::string& text,
 }
 
 struct Scrape {
-  std::map<int, uint64_t> selected, executed;
+  std::map<int, uint64_t> selected, executed, dropped;
 };
 
 class RouteRecordTest : public ::testing::Test {
@@ -73,6 +74,8 @@ class RouteRecordTest : public ::testing::Test {
     options.experts = experts;
     options.replicas = replicas;
     options.trunk_flags = {"--metrics-listen", metrics_};
+    options.trunk_flags.insert(options.trunk_flags.end(), trunk_flags_.begin(),
+                               trunk_flags_.end());
     auto cluster = ProcessCluster::Start(options);
     ASSERT_TRUE(cluster.ok()) << cluster.status();
     cluster_ = *std::move(cluster);
@@ -137,7 +140,8 @@ class RouteRecordTest : public ::testing::Test {
   Scrape ScrapeCounters() {
     const std::string text = HttpGet(metrics_, "/metrics");
     return {LayerCounters(text, "trunkline_layer_routes_selected_total"),
-            LayerCounters(text, "trunkline_layer_routes_executed_total")};
+            LayerCounters(text, "trunkline_layer_routes_executed_total"),
+            LayerCounters(text, "trunkline_layer_routes_dropped_total")};
   }
   std::string RecordError() { return ReadFile(dir_.path() + "/record.err"); }
   std::string Server() { return cluster_->trunk_address(); }
@@ -145,6 +149,7 @@ class RouteRecordTest : public ::testing::Test {
 
   TempDir dir_;
   std::string metrics_;
+  std::vector<std::string> trunk_flags_;
   std::unique_ptr<ProcessCluster> cluster_;
   std::vector<std::thread> clients_;
   std::atomic<bool> stop_load_{false};
@@ -231,8 +236,10 @@ TEST_F(RouteRecordTest, ATimedRecordingInTheMiddleOfTheLoadAddsUp) {
             columns[1]["result"]["requested"]);
 }
 
-// A worker dies in the middle: its routes run elsewhere, the choice stays.
+// A worker dies in the middle: its routes run elsewhere, the choice stays, and
+// every layer keeps its contracts meanwhile.
 TEST_F(RouteRecordTest, RoutesThatRanOnAnotherReplicaAreEqualToo) {
+  trunk_flags_ = {"--validate-routes"};
   Start(3, 2);
   const auto recorder = Record({"--for", "600s"});
   ASSERT_TRUE(RecordingRuns()) << RecordError();
@@ -246,6 +253,69 @@ TEST_F(RouteRecordTest, RoutesThatRanOnAnotherReplicaAreEqualToo) {
   recorder->Signal(SIGINT);
   ASSERT_EQ(ExitCode(*recorder, seconds(30)), 0) << RecordError();
   EXPECT_GT(ReplayJson()["routes_equal"], 0);
+  const std::string page = HttpGet(metrics_, "/metrics");
+  EXPECT_THAT(page, HasSubstr("trunkline_steps_failed_total 0\n"));
+  EXPECT_THAT(page, Not(HasSubstr("trunkline_route_layers_validated_total 0")));
+}
+
+// Fixed capacity on a whole cluster: what the responses say they lost is what
+// the counters say and what the recording replays to, and other placements
+// answer the same.
+TEST_F(RouteRecordTest, FixedCapacityIsServedCountedRecordedAndReplayed) {
+  const std::string spec =
+      "capacity:factor=0.5,scope=sequence,group=8,order=source,overflow=drop";
+  trunk_flags_ = {"--admission", "capacity:factor=0.5,group=8",
+                  "--validate-routes"};
+  Start(2, 1);
+  const v1::GetModelResponse model = GetModel(*cluster_->NewStub());
+  ASSERT_EQ(model.moe_layers_size(), 4);
+  EXPECT_EQ(model.moe_layers(0).admission(), spec);
+  EXPECT_EQ(model.moe_layers(0).capacity_rows(), 1u);  // 0.5 x 8 x 4 / 32, up
+  EXPECT_EQ(model.moe_layers(0).group_tokens(), 8u);
+  const Scrape before = ScrapeCounters();
+  const auto recorder = Record({"--for", "600s"});
+  ASSERT_TRUE(RecordingRuns()) << RecordError();
+  uint64_t dropped = 0;
+  std::vector<Completion> answers;
+  for (const char* prompt : {"In the beginning", "And it came to pass", "A"}) {
+    answers.push_back(Stream(*cluster_->NewStub(), GreedyRequest(prompt, 24)));
+    ASSERT_TRUE(answers.back().status.ok());
+    EXPECT_GT(answers.back().usage.routes_dropped(), 0u);
+    dropped += answers.back().usage.routes_dropped();
+  }
+  recorder->Signal(SIGINT);
+  ASSERT_EQ(ExitCode(*recorder, seconds(30)), 0) << RecordError();
+  const Scrape after = ScrapeCounters();
+  uint64_t counted = 0;
+  for (const auto& [layer, value] : after.dropped)
+    counted += value - before.dropped.at(layer);
+  EXPECT_EQ(counted, dropped);
+  EXPECT_GT(ReplayJson()["routes_equal"], 0);
+  const RunResult under = Replay({"--placement", "recorded", "--json"});
+  ASSERT_EQ(under.exit_code, 0) << under.err;
+  uint64_t replayed = 0;
+  for (const nlohmann::json& layer : nlohmann::json::parse(under.out))
+    replayed += layer["contracts"][0]["result"]["dropped"].get<uint64_t>();
+  EXPECT_EQ(replayed, dropped);
+  // Each worker did what the plan of the recording says.
+  std::map<int, int64_t> proven, placed;
+  for (const nlohmann::json& worker : ReplayJson()["workers"])
+    proven[worker["worker"]] += worker["routes"].get<int64_t>();
+  for (const nlohmann::json& layer : nlohmann::json::parse(under.out))
+    for (const nlohmann::json& worker :
+         layer["contracts"][0]["result"]["workers"])
+      placed[worker["worker"]] += worker["routes"].get<int64_t>();
+  EXPECT_EQ(proven.size(), 2u);
+  EXPECT_EQ(proven, placed);
+
+  Start(3, 2);
+  for (size_t i = 0; i < answers.size(); ++i) {
+    const char* prompts[] = {"In the beginning", "And it came to pass", "A"};
+    const Completion again =
+        Stream(*cluster_->NewStub(), GreedyRequest(prompts[i], 24));
+    EXPECT_EQ(again.ids, answers[i].ids);
+    EXPECT_EQ(again.usage.routes_dropped(), answers[i].usage.routes_dropped());
+  }
 }
 
 TEST_F(RouteRecordTest, AServerThatDiesLeavesAWholeFileThatSaysSo) {

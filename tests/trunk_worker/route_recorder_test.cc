@@ -64,7 +64,7 @@ class RouteRecorderTest : public ::testing::Test {
     seen.routes = &table_;
     seen.scores = scores_;
     seen.completed = completed;
-    observer->OnLayer(seen);
+    ASSERT_TRUE(observer->OnLayer(seen).ok());
   }
   void RunStep(uint64_t step, int64_t rows, bool completed = true) {
     const StepPlan plan = Plan(step, rows);

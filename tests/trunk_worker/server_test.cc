@@ -176,6 +176,25 @@ TEST_F(ServerTest, MetricsCountRequestsTokensAndRoutes) {
                                            16 * rows, "\n")));
 }
 
+TEST_F(ServerTest, ValidateRoutesLooksAtEachMoeLayerOfEachStep) {
+  TrunkOptions options = DemoOptions();
+  options.metrics_listen = "127.0.0.1:0";
+  options.validate_routes = true;
+  StartServer(options);
+  ASSERT_TRUE(Unary(Greedy("In the beginning", 10)).status.ok());
+  const std::string page =
+      trunkline::testing::HttpGet(server_->metrics_address(), "/metrics");
+  const auto at = page.find("\ntrunkline_steps_total ");
+  ASSERT_NE(at, std::string::npos);
+  const int steps = std::stoi(page.substr(at + 23));
+  EXPECT_GE(steps, 10);
+  EXPECT_THAT(page,
+              HasSubstr(absl::StrCat("trunkline_route_layers_validated_total ",
+                                     4 * steps, "\n")));
+  EXPECT_THAT(page, HasSubstr("trunkline_route_contracts_broken_total{contract="
+                              "\"combine\"} 0\n"));
+}
+
 TEST(TrunkServerStart, FaultsOfTheStartAreNamed) {
   TrunkOptions options = DemoOptions();
   options.model_dir = "/no/such/model";
