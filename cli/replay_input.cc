@@ -2,8 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <filesystem>
 #include <fstream>
 #include <iterator>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -23,6 +25,9 @@ using routing::LayerRecord;
 constexpr int64_t kMatrixWidth = 1024;
 
 absl::StatusOr<std::string> ReadText(const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored))
+    return absl::InvalidArgumentError(absl::StrCat(path, ": is a directory"));
   std::ifstream file(path, std::ios::binary);
   if (!file.is_open())
     return absl::NotFoundError(absl::StrCat(path, ": can not be read"));

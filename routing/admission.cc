@@ -35,13 +35,17 @@ absl::Status CheckDropless(const AdmissionPolicy& p) {
   return absl::OkStatus();
 }
 
+// As long as the longest sequence.
+constexpr int64_t kSequenceGroupMax = int64_t{1} << 24;
+
 // A group of a sequence is admitted while it comes: nothing that follows a
 // token may decide over it.
 absl::Status CheckSequenceScope(const AdmissionPolicy& p) {
-  if (p.group_tokens < 1) {
-    return Undefined(
-        "group_tokens", p.group_tokens,
-        " positions in a group of a sequence: it needs at least 1");
+  if (p.group_tokens < 1 || p.group_tokens > kSequenceGroupMax) {
+    return Undefined("group_tokens", p.group_tokens,
+                     " positions in a group of a sequence (group=N): it has 1 "
+                     "to ",
+                     kSequenceGroupMax);
   }
   if (p.arbitration != Arbitration::kTokenSlot) {
     return Undefined(

@@ -25,9 +25,11 @@ void Renormalize(size_t begin, size_t end, RouteTable* t) {
 void AdmitSequences(const AdmissionPolicy& policy,
                     std::span<SequenceRows> sequences, RouteTable* table) {
   const auto k = static_cast<size_t>(table->top_k);
+  // More than a group's tokens never ask for one expert.
   const auto capacity = static_cast<uint32_t>(
-      ExpertCapacity(policy.capacity_factor, policy.group_tokens, table->top_k,
-                     table->experts));
+      std::min(policy.group_tokens,
+               ExpertCapacity(policy.capacity_factor, policy.group_tokens,
+                              table->top_k, table->experts)));
   for (SequenceRows& s : sequences) {
     s.dropped = 0;
     for (int64_t row = 0; row < s.row_count; ++row) {

@@ -1,5 +1,6 @@
 #include "trunk_worker/generation_wire.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <utility>
 
@@ -275,9 +276,12 @@ v1::GetModelResponse DescribeModel(const ServedModel& model) {
     layer->set_admission(routing::SpecOf(admission));
     if (admission.kind == routing::AdmissionKind::kDropless) continue;
     layer->set_group_tokens(static_cast<uint32_t>(admission.group_tokens));
-    layer->set_capacity_rows(static_cast<uint32_t>(routing::ExpertCapacity(
-        admission.capacity_factor, admission.group_tokens, spec.moe.top_k,
-        spec.moe.experts)));
+    // More than its tokens a group has no use for.
+    layer->set_capacity_rows(static_cast<uint32_t>(
+        std::min(admission.group_tokens,
+                 routing::ExpertCapacity(admission.capacity_factor,
+                                         admission.group_tokens, spec.moe.top_k,
+                                         spec.moe.experts))));
   }
   for (int32_t id : model.end_token_ids) wire.add_eos_token_ids(id);
   return wire;

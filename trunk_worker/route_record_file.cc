@@ -7,6 +7,8 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <filesystem>
+#include <system_error>
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
@@ -107,6 +109,10 @@ RouteRecordReader::~RouteRecordReader() { ZSTD_freeDCtx(stream_); }
 
 absl::StatusOr<std::unique_ptr<RouteRecordReader>> RouteRecordReader::Open(
     const std::string& path) {
+  std::error_code ignored;
+  if (std::filesystem::is_directory(path, ignored))
+    return absl::InvalidArgumentError(
+        absl::StrCat(path, ": is a directory, not a recording"));
   auto file = std::make_unique<std::ifstream>(path, std::ios::binary);
   if (!file->is_open())
     return absl::NotFoundError(

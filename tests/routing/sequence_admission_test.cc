@@ -175,6 +175,24 @@ TEST(SequenceAdmission, NeitherStepsNorNeighboursChangeAFateOrAGateBit) {
   EXPECT_GT(accepted, 100000);
 }
 
+// The largest capacity that may be asked for does not wrap around.
+TEST(SequenceAdmission, ACapacityBeyondEveryCounterDropsNothing) {
+  AdmissionPolicy admission = SequenceCapacity(1e6, int64_t{1} << 24);
+  ASSERT_TRUE(CheckServingAdmission(admission, 2).ok());
+  RouterPolicy policy;
+  policy.experts = 2;
+  policy.top_k = 1;
+  std::vector<float> scores;
+  for (int t = 0; t < 100; ++t) scores.insert(scores.end(), {0.9f, 0.1f});
+  RouteTable table;
+  ASSERT_TRUE(SelectRoutes(policy, scores, 100, {}, &table).ok());
+  std::vector<uint32_t> used(2, 0);
+  SequenceRows rows{0, 100, 0, used, 0};
+  AdmitSequences(admission, {&rows, 1}, &table);
+  EXPECT_EQ(rows.dropped, 0);
+  EXPECT_EQ(used, (std::vector<uint32_t>{100, 0}));
+}
+
 // Capacity is at least one row, and a token names an expert once.
 TEST(SequenceAdmission, AGroupOfOneTokenNeverDrops) {
   RandomStream random(5);
@@ -210,7 +228,9 @@ TEST(SequenceAdmission, WhatALaterTokenCouldChangeIsRefusedWithTheReason) {
               }),
               HasSubstr("when the whole group has come"));
   EXPECT_THAT(why([](auto& p) { p.group_tokens = 0; }),
-              HasSubstr("it needs at least 1"));
+              HasSubstr("it has 1 to 16777216"));
+  EXPECT_THAT(why([](auto& p) { p.group_tokens = int64_t{1} << 33; }),
+              HasSubstr("it has 1 to 16777216"));
   EXPECT_THAT(why([](auto& p) { p.capacity_factor = 0; }),
               HasSubstr("capacity_factor"));
 }

@@ -90,6 +90,13 @@ TEST(RouteRecordFile, AFlippedByteIsAnErrorOrChangesNothing) {
   EXPECT_LT(harmless, static_cast<int>(bytes.size() / 100));
 }
 
+TEST(RouteRecordFile, ADirectoryIsNoRecording) {
+  const std::string here = std::filesystem::temp_directory_path().string();
+  EXPECT_EQ(RouteRecordReader::Open(here).status(),
+            absl::InvalidArgumentError(here +
+                                       ": is a directory, not a recording"));
+}
+
 TEST(RouteRecordFile, BytesAfterTheEndAreAnError) {
   const std::string bytes = PackEntries(EntriesOf(MakeTestRecording(1)));
   EXPECT_FALSE(ReadAll(bytes + "x", nullptr).ok());
