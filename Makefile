@@ -5,11 +5,12 @@ PRESET ?= release
 BUILD  := build/$(PRESET)
 JOBS   ?= $(shell nproc)
 
-.PHONY: help demo test build bench asan tsan fuzz format format-check tidy clean packages-build packages-test
+.PHONY: help demo test sim build bench asan tsan fuzz format format-check tidy clean packages-build packages-test
 
 help:
 	@echo "make demo     install packages if missing, build, start a real cluster, generate text, stop"
 	@echo "make test     install packages if missing, build everything, run all tests"
+	@echo "make sim      run SEEDS (default 1000) simulated clusters with faults, from seed SEED (default 1)"
 	@echo "make bench    build and run the benchmarks (on a quiet machine)"
 	@echo "make asan     unit tests under AddressSanitizer and UndefinedBehaviorSanitizer"
 	@echo "make tsan     unit tests under ThreadSanitizer"
@@ -34,6 +35,14 @@ test: packages-test
 	@cmake --preset $(PRESET) -DTRUNKLINE_TESTS=ON
 	@cmake --build $(BUILD) -j $(JOBS)
 	@ctest --test-dir $(BUILD) --output-on-failure -j $(JOBS)
+
+SEED  ?= 1
+SEEDS ?= 1000
+
+sim: packages-test
+	@cmake --preset $(PRESET) >/dev/null
+	@cmake --build $(BUILD) -j $(JOBS) --target trunkline-sim
+	@$(BUILD)/bin/trunkline-sim --seed $(SEED) --seeds $(SEEDS)
 
 bench: packages-test
 	@cmake --preset release -DTRUNKLINE_BENCH=ON >/dev/null

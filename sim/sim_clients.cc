@@ -1,0 +1,137 @@
+#include "sim/sim_clients.h"
+
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+
+namespace trunkline::sim {
+
+namespace {
+
+// What a client may be told. INTERNAL, UNKNOWN and DATA_LOSS would mean that we
+// broke something.
+bool IsTyped(const absl::Status& status) {
+  switch (status.code()) {
+    case absl::StatusCode::kUnavailable:
+    case absl::StatusCode::kDeadlineExceeded:
+    case absl::StatusCode::kResourceExhausted:
+    case absl::StatusCode::kCancelled:
+      return !status.message().empty();
+    default:
+      return false;
+  }
+}
+
+}  // namespace
+
+void SimClients::Start(absl::Duration pause_most) {
+  pause_most_ = pause_most;
+  stopped_ = false;
+  AskLater();
+}
+
+void SimClients::AskLater() {
+  world_->After(world_->Between(absl::Milliseconds(1), pause_most_), [this] {
+    if (stopped_) return;
+    Ask(world_->Between(absl::Seconds(1), absl::Seconds(20)));
+    AskLater();
+  });
+}
+
+bool SimClients::Submit(absl::Duration patience, bool patient) {
+  const std::vector<SimTrunk*> trunks = trunks_();
+  if (trunks.empty()) return false;
+  SimTrunk* const trunk = trunks[world_->Below(trunks.size())];
+  const uint64_t id = next_++;
+  trunk::GenerationRequest request;
+  request.id = RequestId(id);
+  const uint64_t prompt = 1 + world_->Below(7);
+  for (uint64_t i = 0; i < prompt; ++i)
+    request.prompt.push_back(static_cast<int32_t>(world_->Below(kVocabulary)));
+  request.max_tokens = 1 + static_cast<int64_t>(world_->Below(10));
+  request.wait_for_capacity = patient || world_->Chance(0.7);
+  request.deadline = trunk->Now() + patience;
+  Request& live = live_[id];
+  live.trunk = trunk->place();
+  live.asked = world_->now();
+  live.expected =
+      model_->Generate(request.prompt, static_cast<int>(request.max_tokens));
+  ++outcomes_.asked;
+  const Place place = trunk->place();
+  trunk->Submit(std::move(request), [this, id](const trunk::Output& output) {
+    OnOutput(id, output);
+  });
+  if (!patient && world_->Chance(0.05)) {
+    world_->After(world_->Between(absl::ZeroDuration(), absl::Milliseconds(50)),
+                  [this, id, place] {
+                    const auto found = live_.find(id);
+                    if (found == live_.end()) return;
+                    found->second.cancelled = true;
+                    for (SimTrunk* t : trunks_()) {
+                      if (t->place() == place) t->Cancel(RequestId(id));
+                    }
+                  });
+  }
+  return true;
+}
+
+void SimClients::OnOutput(uint64_t id, const trunk::Output& output) {
+  const auto found = live_.find(id);
+  if (found == live_.end()) {
+    fail_("a request ends once", absl::StrCat("request ", id));
+    return;
+  }
+  Request& request = found->second;
+  request.got.insert(request.got.end(), output.token_ids.begin(),
+                     output.token_ids.end());
+  outcomes_.tokens += output.token_ids.size();
+  const bool prefix = request.got.size() <= request.expected.size() &&
+                      std::equal(request.got.begin(), request.got.end(),
+                                 request.expected.begin());
+  if (!prefix) {
+    fail_("a text is what the model alone would say",
+          absl::StrCat("request ", id, ": ", absl::StrJoin(request.got, " "),
+                       " where ", absl::StrJoin(request.expected, " "),
+                       " is right"));
+  }
+  if (!output.finished) return;
+  if (output.status.ok()) {
+    ++outcomes_.finished;
+    if (request.got.size() != request.expected.size()) {
+      fail_("a text is what the model alone would say",
+            absl::StrCat("request ", id, " ends after ", request.got.size(),
+                         " of ", request.expected.size(), " tokens"));
+    }
+  } else {
+    ++(request.cancelled && absl::IsCancelled(output.status)
+           ? outcomes_.cancelled
+           : outcomes_.failed);
+    ++outcomes_.errors[output.status.code()];
+    if (!IsTyped(output.status)) {
+      fail_("a request ends right or with a typed error",
+            absl::StrCat("request ", id, ": ", output.status.ToString()));
+    }
+    world_->Trace("request ", id, " ends: ", output.status.ToString());
+  }
+  live_.erase(found);
+}
+
+void SimClients::OnTrunkEnd(Place place) {
+  std::erase_if(live_, [&](const auto& entry) {
+    if (entry.second.trunk != place) return false;
+    ++outcomes_.cut_off;
+    return true;
+  });
+}
+
+std::string SimClients::DescribeWaiting() const {
+  if (live_.empty()) return "none";
+  const auto& [id, request] = *live_.begin();
+  return absl::StrCat(
+      live_.size(), " requests, the first is ", id, ", asked at ",
+      absl::FormatDuration(request.asked - absl::UnixEpoch()), ", with ",
+      request.got.size(), " of ", request.expected.size(), " tokens");
+}
+
+}  // namespace trunkline::sim

@@ -1,0 +1,73 @@
+#pragma once
+
+// Who asks the cluster for text, and compares every token with what the model
+// alone would have said.
+
+#include <cstdint>
+#include <functional>
+#include <map>
+#include <string>
+#include <vector>
+
+#include "absl/status/status.h"
+#include "sim/network.h"
+#include "sim/sim_model.h"
+#include "sim/sim_trunk.h"
+#include "sim/world.h"
+
+namespace trunkline::sim {
+
+class SimClients {
+ public:
+  struct Outcomes {
+    uint64_t asked = 0, finished = 0, failed = 0, cancelled = 0, cut_off = 0;
+    uint64_t tokens = 0;
+    std::map<absl::StatusCode, uint64_t> errors;
+  };
+  // trunks: those that run now. fail: reports a violation.
+  SimClients(World* world, const SimModel* model,
+             std::function<std::vector<SimTrunk*>()> trunks,
+             std::function<void(const std::string&, const std::string&)> fail)
+      : world_(world),
+        model_(model),
+        trunks_(std::move(trunks)),
+        fail_(std::move(fail)) {}
+
+  // Asks some trunk, now and again until Stop.
+  void Start(absl::Duration pause_most);
+  void Stop() { stopped_ = true; }
+  // One request to some trunk; false when none runs.
+  bool Ask(absl::Duration patience) { return Submit(patience, false); }
+  // One that waits for capacity and never changes its mind.
+  bool AskPatiently(absl::Duration patience) { return Submit(patience, true); }
+
+  // The trunk's process has ended: its streams break.
+  void OnTrunkEnd(Place place);
+
+  size_t waiting() const { return live_.size(); }
+  std::string DescribeWaiting() const;
+  const Outcomes& outcomes() const { return outcomes_; }
+
+ private:
+  struct Request {
+    Place trunk = 0;
+    std::vector<int32_t> expected, got;
+    absl::Time asked;
+    bool cancelled = false;
+  };
+  void OnOutput(uint64_t id, const trunk::Output& output);
+  void AskLater();
+  bool Submit(absl::Duration patience, bool patient);
+
+  World* const world_;
+  const SimModel* const model_;
+  const std::function<std::vector<SimTrunk*>()> trunks_;
+  const std::function<void(const std::string&, const std::string&)> fail_;
+  absl::Duration pause_most_;
+  bool stopped_ = false;
+  uint64_t next_ = 1;
+  std::map<uint64_t, Request> live_;
+  Outcomes outcomes_;
+};
+
+}  // namespace trunkline::sim

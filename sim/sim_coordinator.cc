@@ -1,0 +1,252 @@
+#include "sim/sim_coordinator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "absl/strings/str_cat.h"
+
+namespace trunkline::sim {
+
+using coordinator::DurableCoordinator;
+
+namespace {
+
+// As in coordinator_host.cc.
+constexpr absl::Duration kPublishPeriod = absl::Milliseconds(5);
+constexpr absl::Duration kTickPeriodLeast = absl::Milliseconds(5);
+
+}  // namespace
+
+SimCoordinator::SimCoordinator(World* world, Network* network, SimDisk* disk,
+                               LeaderLease* lease, Place place,
+                               const Options& options)
+    : world_(world),
+      network_(network),
+      disk_(disk),
+      lease_(lease),
+      place_(place),
+      options_(options),
+      clock_(world,
+             absl::Seconds(1000 + static_cast<int64_t>(world->Below(100000)))) {
+  network_->SetAlive(place_, true);
+  KeepLease();
+}
+
+SimCoordinator::~SimCoordinator() { *alive_ = false; }
+
+coordinator::Moment SimCoordinator::At() const {
+  return {.now = clock_.Now(), .wall = world_->now() + wall_offset_};
+}
+
+void SimCoordinator::JumpClock(absl::Duration monotonic, absl::Duration wall) {
+  clock_.Jump(monotonic);
+  wall_offset_ += wall;
+  ScheduleTick();
+}
+
+void SimCoordinator::Mail(std::function<void()> work) {
+  if (network_->paused(place_)) {
+    held_mail_.push_back(std::move(work));
+    return;
+  }
+  work();
+}
+
+void SimCoordinator::Resume() {
+  while (!held_mail_.empty() && !network_->paused(place_)) {
+    const std::function<void()> work = std::move(held_mail_.front());
+    held_mail_.pop_front();
+    work();
+  }
+}
+
+void SimCoordinator::After(absl::Duration delay,
+                           void (SimCoordinator::*what)()) {
+  world_->After(delay, [this, alive = alive_, what] {
+    if (!*alive) return;
+    if (!network_->paused(place_)) {
+      (this->*what)();
+      return;
+    }
+    // When the process goes on, its timers and the calls that wait race.
+    held_mail_.push_back([this, what] {
+      After(world_->Between(absl::ZeroDuration(), absl::Milliseconds(20)),
+            what);
+    });
+  });
+}
+
+// The store's lease is renewed three times in its length. A leader that can not
+// renew it steps down before another may lead; a deposed one as soon as it
+// asks.
+void SimCoordinator::KeepLease() {
+  const bool mine = lease_->held && lease_->holder == place_;
+  const bool over = !lease_->held || world_->now() >= lease_->end;
+  if (leads()) {
+    if (!mine) {
+      StepDown("another coordinator leads");
+    } else {
+      lease_->end = world_->now() + options_.leader_lease;
+    }
+  } else if (options_.alone || over || mine) {
+    Lead();
+  }
+  After(options_.leader_lease / 3, &SimCoordinator::KeepLease);
+}
+
+void SimCoordinator::Lead() {
+  auto store = disk_->Open();
+  if (!store.ok()) return;  // asked again with the next renewal
+  auto durable =
+      DurableCoordinator::Open(options_.core, *std::move(store), At());
+  if (!durable.ok()) {
+    world_->Trace(network_->name(place_), ": ",
+                  std::string(durable.status().message()));
+    return;
+  }
+  *lease_ = {.holder = place_,
+             .held = true,
+             .end = world_->now() + options_.leader_lease};
+  durable_ = *std::move(durable);
+  world_->Trace(network_->name(place_), " leads, epoch ", disk_->epoch());
+  published_ = durable_->View();
+  ScheduleTick();
+}
+
+void SimCoordinator::StepDown(const std::string& why) {
+  world_->Trace(network_->name(place_), " steps down: ", why);
+  durable_.reset();
+  watchers_.clear();
+}
+
+coordinator::Reply SimCoordinator::Submit(const coordinator::Event& event) {
+  if (!leads()) {
+    coordinator::Reply reply;
+    reply.status = absl::UnavailableError("this coordinator does not lead");
+    return reply;
+  }
+  DurableCoordinator::Outcome outcome = durable_->Step(event, At());
+  Take(&outcome);
+  return std::move(outcome.reply);
+}
+
+void SimCoordinator::Take(DurableCoordinator::Outcome* outcome) {
+  for (const std::string& note : outcome->notes)
+    world_->Trace(network_->name(place_), ": ", note);
+  if (outcome->plan_rebalance) {
+    After(world_->Between(absl::Milliseconds(1), absl::Milliseconds(20)),
+          &SimCoordinator::PlanRebalanceOnce);
+  }
+  if (outcome->view_changed && !publish_scheduled_) {
+    publish_scheduled_ = true;
+    After(kPublishPeriod, &SimCoordinator::Publish);
+  }
+  ScheduleTick();
+}
+
+void SimCoordinator::ScheduleTick() {
+  if (!leads()) return;
+  const absl::Time deadline = durable_->NextDeadline();
+  if (deadline == absl::InfiniteFuture()) return;
+  const absl::Time at =
+      std::max(clock_.ToWorld(deadline), world_->now() + kTickPeriodLeast);
+  if (at >= tick_at_) return;
+  tick_at_ = at;
+  After(at - world_->now(), &SimCoordinator::Tick);
+}
+
+void SimCoordinator::Tick() {
+  if (tick_at_ <= world_->now()) tick_at_ = absl::InfiniteFuture();
+  if (!leads()) return;
+  if (durable_->NextDeadline() <= clock_.Now()) {
+    DurableCoordinator::Outcome outcome = durable_->Tick(At());
+    Take(&outcome);
+  } else {
+    ScheduleTick();
+  }
+}
+
+void SimCoordinator::Publish() {
+  publish_scheduled_ = false;
+  if (!leads() || durable_->stale()) return;
+  published_ = durable_->View();
+  std::vector<uint64_t> streams;
+  for (const auto& [stream, watcher] : watchers_) streams.push_back(stream);
+  for (const uint64_t stream : streams) PumpWatcher(stream);
+}
+
+void SimCoordinator::PlanRebalanceOnce() {
+  const auto snapshot = Snapshot();
+  if (!snapshot.ok()) return;
+  const auto plan = coordinator::PlanRebalance(*snapshot, options_.rebalance);
+  if (!plan.ok() || !plan->worthwhile) return;
+  const coordinator::Reply reply = Submit(
+      coordinator::ApplyEvent{.map = plan->map,
+                              .origin = "rebalance",
+                              .expected_active = snapshot->current.version});
+  world_->Trace("rebalance: ", reply.status.ToString());
+}
+
+absl::StatusOr<control::ClusterView> SimCoordinator::View() {
+  if (!leads() || durable_->stale())
+    return absl::UnavailableError("this coordinator has no view");
+  return durable_->View();
+}
+
+absl::Status SimCoordinator::ConfirmLead() {
+  if (!leads() || durable_->stale())
+    return absl::UnavailableError("this coordinator does not lead");
+  if (durable_->core().cluster().epoch != disk_->epoch())
+    return absl::UnavailableError("another coordinator leads");
+  return absl::OkStatus();
+}
+
+absl::StatusOr<coordinator::RebalanceSnapshot> SimCoordinator::Snapshot() {
+  if (!leads() || durable_->stale())
+    return absl::UnavailableError("this coordinator has no view");
+  return coordinator::TakeSnapshot(durable_->core());
+}
+
+absl::Status SimCoordinator::OpenWatch(WorkerId worker, uint64_t incarnation,
+                                       uint64_t cluster_id, Place watcher,
+                                       uint64_t stream, OnView on_view) {
+  if (!leads() || durable_->stale())
+    return absl::UnavailableError("this coordinator has no view");
+  const coordinator::Coordinator& core = durable_->core();
+  const coordinator::Member* member = core.membership().Find(worker);
+  if (cluster_id != core.cluster().cluster_id || member == nullptr ||
+      member->record.incarnation != incarnation) {
+    return absl::NotFoundError("the watcher is not registered");
+  }
+  watchers_[stream] = {.place = watcher, .on_view = std::move(on_view)};
+  published_ = durable_->View();
+  PumpWatcher(stream);
+  return absl::OkStatus();
+}
+
+// Sends the newest view unless the watcher has it. A view that can not pass
+// waits in the connection, and only the newest is worth it.
+void SimCoordinator::PumpWatcher(uint64_t stream) {
+  const auto found = watchers_.find(stream);
+  if (found == watchers_.end()) return;
+  Watcher& watcher = found->second;
+  if (std::pair(watcher.sent_epoch, watcher.sent_revision) >=
+      std::pair(published_.epoch, published_.revision))
+    return;
+  if (network_->cut(place_, watcher.place)) {
+    world_->After(absl::Milliseconds(100), [this, alive = alive_, stream] {
+      if (*alive) PumpWatcher(stream);
+    });
+    return;
+  }
+  watcher.sent_epoch = published_.epoch;
+  watcher.sent_revision = published_.revision;
+  watcher.last_ready =
+      std::max(watcher.last_ready,
+               world_->now() + network_->Delay(place_, watcher.place));
+  world_->At(watcher.last_ready, [on_view = watcher.on_view,
+                                  view = std::make_shared<control::ClusterView>(
+                                      published_)] { on_view(*view); });
+}
+
+}  // namespace trunkline::sim
