@@ -1,6 +1,7 @@
 // What the contracts that are checked in production cost, as a share of a
-// decode step of the demo model. Both sides are measured on the same steps of
-// the same run, so the share is a ratio that a busy machine does not move much.
+// decode step of the demo model, which fails at 1 %. Both sides are measured on
+// the same steps of the same run, so the share is a ratio that a busy machine
+// does not move much.
 
 #include <benchmark/benchmark.h>
 
@@ -133,6 +134,8 @@ void BM_ProductionChecksOfADecodeStep(benchmark::State& state) {
   state.counters["step_us"] = step * 1e6;
   state.counters["checks_us"] = check * 1e6;
   state.counters["checks_percent"] = 100.0 * check / step;
+  if (check >= 0.01 * step)
+    state.SkipWithError("production checks cost 1 % of a decode step or more");
 }
 BENCHMARK(BM_ProductionChecksOfADecodeStep)
     ->ArgName("rows")
