@@ -242,7 +242,8 @@ absl::Status ValidateRegistration(const Registration& registration) {
       {"failure_domain", &registration.failure_domain},
       {"model_digest", &registration.model_digest},
       {"numerics_class", &registration.numerics_class},
-      {"self_check_digest", &registration.self_check_digest}};
+      {"self_check_digest", &registration.self_check_digest},
+      {"admission", &registration.admission}};
   for (const auto& [field, text] : texts) {
     TL_RETURN_IF_ERROR(ValidateText(*text, field));
   }
@@ -273,6 +274,7 @@ wire::RegisterRequest ToProto(const Registration& registration) {
   request.set_failure_domain(registration.failure_domain);
   request.set_memory_bytes(registration.memory_bytes);
   request.set_speed(registration.speed);
+  request.set_admission(registration.admission);
   ShapesToWire(registration.moe_layers, request.mutable_moe_layers());
   return request;
 }
@@ -289,6 +291,7 @@ absl::StatusOr<Registration> FromProto(const wire::RegisterRequest& request) {
   registration.self_check_digest = request.self_check_digest();
   registration.failure_domain = request.failure_domain();
   registration.memory_bytes = request.memory_bytes();
+  registration.admission = request.admission();
   registration.speed = request.speed() == 0 ? 1.0 : request.speed();
   TL_ASSIGN_OR_RETURN(registration.moe_layers,
                       ShapesFromWire(request.moe_layers(), "moe_layers"));

@@ -25,6 +25,9 @@ struct Registration {
   uint64_t memory_bytes = 0;
   double speed = 1.0;  // expert workers: relative, for balancing
   std::vector<placement::MoeLayerShape> moe_layers;
+  // Trunks: what becomes of routes whose expert is full, as the operator wrote
+  // it; the same on all of them. Empty: not said.
+  std::string admission = {};
 };
 
 struct Identity {

@@ -152,9 +152,10 @@ Reply Coordinator::Handle(const RegisterEvent& event, DriverContext& context) {
     return Refused(std::move(status));
   }
   bool model_changed = false;
-  if (absl::Status status =
-          AdmitToModel(registration, &cluster_.model, &model_changed);
-      !status.ok()) {
+  absl::Status status = membership_.CheckAdmission(registration);
+  if (status.ok())
+    status = AdmitToModel(registration, &cluster_.model, &model_changed);
+  if (!status.ok()) {
     context.notes.push_back(
         absl::StrCat("refused: ", std::string(status.message())));
     ++context.tally.registrations_refused;

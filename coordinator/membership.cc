@@ -35,6 +35,27 @@ Membership::Membership(MembershipOptions options,
   }
 }
 
+absl::Status Membership::CheckAdmission(
+    const control::Registration& registration) const {
+  if (registration.role != control::Role::kTrunk ||
+      registration.admission.empty()) {
+    return absl::OkStatus();
+  }
+  for (const auto& [worker, member] : members_) {
+    const std::string& theirs = member.record.registration.admission;
+    if (!member.alive() || !member.is(control::Role::kTrunk) ||
+        member.name() == registration.name || theirs.empty() ||
+        theirs == registration.admission) {
+      continue;
+    }
+    return absl::FailedPreconditionError(absl::StrCat(
+        "worker '", registration.name, "' has admission ",
+        registration.admission, ", trunk worker '", member.name(), "' has ",
+        theirs, ": they would answer the same prompt differently"));
+  }
+  return absl::OkStatus();
+}
+
 WorkerId Membership::Register(const Registration& registration, absl::Time now,
                               uint32_t* next_worker) {
   const Member* known = FindByName(registration.name, registration.role);

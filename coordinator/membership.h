@@ -50,6 +50,10 @@ class Membership {
   Membership(MembershipOptions options, std::vector<WorkerRecord> workers,
              absl::Time now);
 
+  // FAILED_PRECONDITION when a trunk would answer otherwise than one that is
+  // alive: its fixed capacity is another. Not kept in the store; a worker that
+  // has not joined since a restart has said nothing.
+  absl::Status CheckAdmission(const control::Registration& registration) const;
   // Joins or joins again. *next_worker gives the id of a new name.
   WorkerId Register(const control::Registration& registration, absl::Time now,
                     uint32_t* next_worker);

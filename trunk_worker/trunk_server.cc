@@ -263,6 +263,7 @@ void TrunkServer::Join(const TrunkOptions& options) {
   registration.self_check_digest = self_check_digest_;
   registration.failure_domain = HostName();
   registration.moe_layers = PlacedShapes(*model_.checkpoint);
+  registration.admission = routing::SpecOf(model_.admission);
 
   control::CoordinatorClient::Callbacks callbacks;
   callbacks.on_registered = [this](const control::Identity& identity) {

@@ -22,6 +22,7 @@ Registration FullRegistration() {
   registration.failure_domain = "rack-1";
   registration.memory_bytes = 1u << 30;
   registration.speed = 2.5;
+  registration.admission = "dropless";
   registration.moe_layers = {
       {.layer = LayerIndex(1), .experts = 4, .expert_bytes = 10},
       {.layer = LayerIndex(3), .experts = 4, .expert_bytes = 20}};

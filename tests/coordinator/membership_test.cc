@@ -63,6 +63,25 @@ TEST(CoordinatorMembership, RefusesOtherArithmeticOrOtherLayersByName) {
   EXPECT_TRUE(cluster.Join(trunk).ok());
 }
 
+// Fixed capacity makes another model of a checkpoint.
+TEST(CoordinatorMembership, RefusesATrunkWithAnotherAdmissionThanALiveOne) {
+  DrivenCluster cluster(TestOptions(1));
+  const auto join = [&](const std::string& name, const std::string& admission) {
+    control::Registration trunk = TestRegistration(name, kTrunkRole);
+    trunk.admission = admission;
+    return cluster.Join(trunk).status();
+  };
+  ASSERT_TRUE(cluster.Join("a", kExpertRole).ok());
+  ASSERT_TRUE(join("t", "dropless").ok());
+  EXPECT_TRUE(join("u", "dropless").ok());
+  const absl::Status refused = join("v", "capacity:factor=1");
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Message(refused), HasSubstr("'v' has admission capacity"));
+  EXPECT_THAT(Message(refused), HasSubstr("dropless"));
+  // The last one left may come back as another.
+  EXPECT_FALSE(join("t", "capacity:factor=1").ok()) << "'u' is alive";
+}
+
 TEST(CoordinatorMembership, TakesSizesFromTheFirstExpertWorker) {
   DrivenCluster cluster(TestOptions(1));
   control::Registration trunk = TestRegistration("t", kTrunkRole);
