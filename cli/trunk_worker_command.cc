@@ -73,8 +73,10 @@ void AddCapacityFlags(CLI::App* command, TrunkOptions* o) {
       "Rows of one prompt in one step");
   AddDurationFlag(command, "--request-time-max", &o->request_time_max,
                   "The longest a request may take");
-  AddDurationFlag(command, "--unready-patience", &o->unready_patience,
-                  "How long requests are held while experts are out of reach");
+  AddDurationFlag(
+      command, "--unready-patience", &o->unready_patience,
+      "How long requests are held while experts are out of reach, then "
+      "they end with UNAVAILABLE");
   AddDurationFlag(command, "--worker-deadline", &o->worker_deadline,
                   "From rows sent to an expert worker to its answer");
   AddDurationFlag(command, "--exchange-deadline", &o->exchange_deadline,

@@ -184,10 +184,11 @@ void Engine::Loop() {
     if (!mail_.empty()) continue;
     idle_ = core_.idle();
     if (idle_) became_idle_.notify_all();
-    if (core_.has_running() && readiness_.ok()) continue;
-    const absl::Duration until_deadline = core_.NextDeadline() - clock_.Now();
+    const absl::Time now = clock_.Now();
+    if (core_.NextStep() <= now) continue;
+    const absl::Time next = std::min(core_.NextDeadline(), core_.NextStep());
     const absl::Duration wait =
-        std::clamp(until_deadline, absl::ZeroDuration(), options_.idle_poll);
+        std::clamp(next - now, absl::ZeroDuration(), options_.idle_poll);
     mail_came_.wait_for(lock, absl::ToChronoNanoseconds(wait),
                         [&] { return !mail_.empty() || stop_; });
   }
@@ -231,7 +232,10 @@ void Engine::RunPlannedStep() {
   const StepResult result = Execute(plan);
   const absl::Time end = clock_.Now();
   ReportStep(plan, result, end - begin);
+  const uint64_t recomputed = core_.recomputed();
   core_.OnStepResult(result, end);
+  if (core_.recomputed() > recomputed && options_.on_recompute)
+    options_.on_recompute(core_.recomputed() - recomputed);
 }
 
 StepResult Engine::Execute(const StepPlan& plan) {

@@ -86,6 +86,8 @@ class Engine {
     // How often an idle engine looks whether the experts are reachable.
     absl::Duration idle_poll = absl::Milliseconds(20);
     std::function<void(const StepStats&)> on_step;
+    // So many sequences start over because a step failed.
+    std::function<void(uint64_t)> on_recompute;
     std::vector<StepObserver*> observers;  // outlive the engine
     // Called when readiness changes, and once at the start.
     std::function<void(const absl::Status&)> on_readiness;

@@ -21,6 +21,9 @@ TrunkMetrics::TrunkMetrics(prometheus::Registry& registry)
       steps_(AddCounter(registry, "trunkline_steps_total", "Steps run")),
       steps_failed_(AddCounter(registry, "trunkline_steps_failed_total",
                                "Steps that ended with an error")),
+      recomputed_(AddCounter(registry, "trunkline_sequences_recomputed_total",
+                             "Sequences that were prefilled again after a "
+                             "step had failed")),
       rows_(AddCounter(registry, "trunkline_step_rows_total",
                        "Rows of all steps, prefill and decode")),
       decode_rows_(AddCounter(registry, "trunkline_step_decode_rows_total",
@@ -119,6 +122,10 @@ void TrunkMetrics::OnStep(const StepStats& step) {
 }
 
 void TrunkMetrics::OnLayerValidated() { layers_validated_.Increment(); }
+
+void TrunkMetrics::OnRecompute(uint64_t sequences) {
+  recomputed_.Increment(static_cast<double>(sequences));
+}
 
 void TrunkMetrics::OnFirstToken(absl::Duration since_arrival) {
   first_token_seconds_.Observe(absl::ToDoubleSeconds(since_arrival));

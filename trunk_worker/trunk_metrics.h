@@ -32,6 +32,7 @@ class TrunkMetrics {
   std::vector<LayerRouteCounts> LayerTotals() const;
 
   void OnStep(const StepStats& step);
+  void OnRecompute(uint64_t sequences);
   void OnFirstToken(absl::Duration since_arrival);
   // Every request once, also one that was refused.
   void OnRequestEnd(const absl::Status& status, const Usage& usage);
@@ -45,6 +46,7 @@ class TrunkMetrics {
   prometheus::Counter& output_tokens_;
   prometheus::Counter& steps_;
   prometheus::Counter& steps_failed_;
+  prometheus::Counter& recomputed_;
   prometheus::Counter& rows_;
   prometheus::Counter& decode_rows_;
   prometheus::Counter& routes_selected_;

@@ -54,8 +54,10 @@ struct TrunkOptions {
 
   // The longest a request may take, whatever its own deadline says.
   absl::Duration request_time_max = absl::InfiniteDuration();
-  // How long running requests are held while experts are out of reach.
-  absl::Duration unready_patience = absl::Seconds(5);
+  // How long running requests are held while experts are out of reach. Longer
+  // than the coordinator takes to place lost experts elsewhere (its lease and
+  // repair delay, and the loading).
+  absl::Duration unready_patience = absl::Seconds(30);
   // From rows sent to one expert worker to its answer; then the worker counts
   // as down.
   absl::Duration worker_deadline = absl::Seconds(10);

@@ -183,6 +183,9 @@ absl::Status TrunkServer::StartEngine(const TrunkOptions& options) {
   engine.waiting_max = static_cast<size_t>(options.queue_max);
   engine.unready_patience = options.unready_patience;
   engine.on_step = [this](const StepStats& step) { metrics_->OnStep(step); };
+  engine.on_recompute = [this](uint64_t sequences) {
+    metrics_->OnRecompute(sequences);
+  };
   metrics_->AddLayers(*registry_, model_.checkpoint->config().MoeLayers());
   recorder_ = std::make_unique<RouteRecorder>(
       [this] { return metrics_->LayerTotals(); });

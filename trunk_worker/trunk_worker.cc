@@ -8,6 +8,13 @@
 #include "common/status_macros.h"
 
 namespace trunkline::trunk {
+namespace {
+
+// Between a failed step and the next; doubles from the first to the most.
+constexpr absl::Duration kRetryDelayFirst = absl::Milliseconds(20);
+constexpr absl::Duration kRetryDelayMost = absl::Seconds(1);
+
+}  // namespace
 
 // One request on its way. `state` is set once it is admitted.
 struct TrunkWorker::Sequence {
@@ -20,16 +27,24 @@ struct TrunkWorker::Sequence {
     return static_cast<int64_t>(request.prompt.size());
   }
   int64_t tokens_max() const { return prompt_size() + request.max_tokens; }
-  int64_t prompt_left() const {
-    return std::max<int64_t>(0, prompt_size() - state->length());
+  int64_t outputs() const { return static_cast<int64_t>(made.size()); }
+  // What the state is built from by prefill: the prompt, and for a sequence
+  // that had to start over also what it had made by then.
+  std::span<const int32_t> context() const {
+    return rebuilt.empty() ? request.prompt : rebuilt;
+  }
+  int64_t context_left() const {
+    return std::max<int64_t>(
+        0, static_cast<int64_t>(context().size()) - state->length());
   }
 
   GenerationRequest request;
   TokenHistory history;
   model::TextStream text;
   std::unique_ptr<SequenceState> state;
-  int64_t outputs = 0;
-  int32_t last_token = 0;  // the next decode row
+  std::vector<int32_t> made, rebuilt;
+  // Since when no step of it has succeeded; infinite future: the last one did.
+  absl::Time failing_since = absl::InfiniteFuture();
   std::vector<TokenLogprobs> prompt_logprobs;
   bool in_step = false;
   bool finished = false;
@@ -184,16 +199,21 @@ absl::Time TrunkWorker::NextDeadline() const {
   return next;
 }
 
+absl::Time TrunkWorker::NextStep() const {
+  return running_.empty() || !readiness_.ok() ? absl::InfiniteFuture()
+                                              : retry_at_;
+}
+
 const StepPlan& TrunkWorker::PlanStep(absl::Time now) {
   TL_CHECK(!step_under_way_) << "a step is under way";
   plan_.runs.clear();
   plan_.rows = 0;
   AdmitWaiting(now);
-  if (!readiness_.ok() || running_.empty()) return plan_;
-  prompt_left_.clear();
+  if (NextStep() > now) return plan_;
+  context_left_.clear();
   for (const auto& sequence : running_)
-    prompt_left_.push_back(sequence->prompt_left());
-  PlanBatch(options_.batch, prompt_left_, rotation_, &batch_);
+    context_left_.push_back(sequence->context_left());
+  PlanBatch(options_.batch, context_left_, rotation_, &batch_);
   for (const BatchRun& run : batch_) PlanRun(run);
   plan_.step = StepId(next_step_++);
   step_under_way_ = true;
@@ -208,22 +228,24 @@ void TrunkWorker::PlanRun(const BatchRun& batch) {
   run.request = request.id;
   run.rows.state = sequence.state.get();
   run.spec = {&request.sampling, &sequence.history,
-              static_cast<uint64_t>(sequence.outputs), request.logprobs};
+              static_cast<uint64_t>(sequence.outputs()), request.logprobs};
   if (batch.decode) {
     ++rotation_;
-    run.rows.tokens = {&sequence.last_token, 1};
+    run.rows.tokens = {&sequence.made.back(), 1};
     run.sample = true;
     run.rows.logits = LogitRows::kLast;
   } else {
-    const std::span<const int32_t> prompt = request.prompt;
+    const std::span<const int32_t> context = sequence.context();
     const int64_t begin = sequence.state->length();
-    run.rows.tokens = prompt.subspan(begin, batch.rows);
-    run.sample = begin + batch.rows == sequence.prompt_size();
+    run.rows.tokens = context.subspan(begin, batch.rows);
+    run.sample = batch.rows == sequence.context_left();
     run.rows.logits = run.sample ? LogitRows::kLast : LogitRows::kNone;
-    if (request.prompt_logprobs) {
+    // They came with the first token; a sequence that starts over later has
+    // delivered them.
+    if (request.prompt_logprobs && sequence.outputs() == 0) {
       run.rows.logits = LogitRows::kAll;
       const int64_t left = sequence.prompt_size() - begin - 1;
-      run.following = prompt.subspan(begin + 1, std::min(batch.rows, left));
+      run.following = context.subspan(begin + 1, std::min(batch.rows, left));
     }
   }
   plan_.rows += batch.rows;
@@ -234,6 +256,11 @@ void TrunkWorker::OnStepResult(const StepResult& result, absl::Time now) {
   TL_CHECK(step_under_way_) << "no step is under way";
   step_under_way_ = false;
   if (result.status.ok()) TL_CHECK_EQ(result.runs.size(), plan_.runs.size());
+  retry_delay_ =
+      result.status.ok()
+          ? absl::ZeroDuration()
+          : std::clamp(retry_delay_ * 2, kRetryDelayFirst, kRetryDelayMost);
+  retry_at_ = now + retry_delay_;
   for (size_t i = 0; i < plan_.runs.size(); ++i) {
     Sequence* sequence = Find(plan_.runs[i].request);
     TL_CHECK(sequence != nullptr);
@@ -241,13 +268,32 @@ void TrunkWorker::OnStepResult(const StepResult& result, absl::Time now) {
     if (sequence->finished) continue;  // cancelled while the step ran
     if (!result.started) continue;
     if (!result.status.ok()) {
-      // Its mamba state is half advanced: the sequence can not go on.
-      FinishWith(*sequence, result.status, now);
+      OnFailedStep(*sequence, result.status, now);
     } else {
+      sequence->failing_since = absl::InfiniteFuture();
       TakeRunResult(plan_.runs[i], result.runs[i], result.version, now);
     }
   }
   DropFinished();
+}
+
+void TrunkWorker::OnFailedStep(Sequence& sequence, const absl::Status& status,
+                               absl::Time now) {
+  sequence.failing_since = std::min(sequence.failing_since, now);
+  const bool experts_were_missing =
+      absl::IsUnavailable(status) || absl::IsDeadlineExceeded(status);
+  if (!experts_were_missing ||
+      now - sequence.failing_since >= options_.unready_patience)
+    return FinishWith(sequence, status, now);
+  // Its mamba state is half advanced, so it is computed anew. The old one goes
+  // first: what it gives back is what the new one needs.
+  sequence.state.reset();
+  sequence.state = pool_->Admit(sequence.tokens_max());
+  sequence.rebuilt = sequence.request.prompt;
+  sequence.rebuilt.insert(sequence.rebuilt.end(), sequence.made.begin(),
+                          sequence.made.end());
+  sequence.prompt_logprobs.clear();
+  ++recomputed_;
 }
 
 void TrunkWorker::TakeRunResult(const StepRun& run, const RunResult& result,
@@ -271,12 +317,11 @@ void TrunkWorker::TakeToken(Sequence& sequence, const RunResult& result,
   output.placement_version = version;
   output.token_ids.push_back(token);
   if (request.logprobs > 0) output.logprobs.push_back(result.token.logprobs);
-  if (sequence.outputs == 0) {
+  if (sequence.outputs() == 0) {
     sequence.first_token = now;
     output.prompt_logprobs = std::move(sequence.prompt_logprobs);
   }
-  ++sequence.outputs;
-  sequence.last_token = token;
+  sequence.made.push_back(token);
   sequence.history.AddOutput(token);
 
   const bool stop_token =
@@ -288,7 +333,7 @@ void TrunkWorker::TakeToken(Sequence& sequence, const RunResult& result,
   output.stop = *std::move(stop);
   if (stop_token || !output.stop.empty()) {
     output.reason = FinishReason::kStop;
-  } else if (sequence.outputs >= request.max_tokens) {
+  } else if (sequence.outputs() >= request.max_tokens) {
     output.reason = FinishReason::kLength;
   }
   if (output.reason == FinishReason::kNone) {
@@ -328,12 +373,12 @@ void TrunkWorker::Finish(Sequence& sequence, Output output, absl::Time now) {
   output.finished = true;
   Usage& usage = output.usage;
   usage.prompt_tokens = sequence.prompt_size();
-  usage.output_tokens = sequence.outputs;
+  usage.output_tokens = sequence.outputs();
   usage.routes_selected = sequence.routes.selected;
   usage.routes_dropped = sequence.routes.dropped;
   const bool admitted = sequence.state != nullptr;
   usage.queued = (admitted ? sequence.admitted : now) - sequence.submitted;
-  if (sequence.outputs > 0) {
+  if (sequence.outputs() > 0) {
     usage.prefill = sequence.first_token - sequence.admitted;
     usage.decode = now - sequence.first_token;
   }

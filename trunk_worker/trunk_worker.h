@@ -9,6 +9,12 @@
 // possible text. It ends by a stop, its length, its deadline, its cancellation
 // or an error; its slot is free before the next step is planned. Sequences
 // start, chunk and mix in any way without changing any sequence's tokens.
+//
+// A step that failed because experts were missing (UNAVAILABLE,
+// DEADLINE_EXCEEDED) ends no request at once: its sequences are prefilled
+// again, prompt and delivered tokens, and go on with the text that they would
+// have had. One that has had no successful step for Options::unready_patience
+// ends.
 
 #include <cstdint>
 #include <deque>
@@ -75,9 +81,13 @@ class TrunkWorker {
   // When Tick has something to do; InfiniteFuture: not before the next event.
   absl::Time NextDeadline() const;
   bool idle() const { return running_.empty() && waiting_.empty(); }
-  bool has_running() const { return !running_.empty(); }
   size_t running() const { return running_.size(); }
   size_t waiting() const { return waiting_.size(); }
+  // When PlanStep would plan something; InfiniteFuture: not before an event.
+  // After a failed step that is a little later.
+  absl::Time NextStep() const;
+  // Sequences that a failed step made start over, since the start.
+  uint64_t recomputed() const { return recomputed_; }
 
  private:
   struct Sequence;
@@ -91,6 +101,8 @@ class TrunkWorker {
   void AdmitWaiting(absl::Time now);
   void PlanRun(const BatchRun& run);
 
+  void OnFailedStep(Sequence& sequence, const absl::Status& status,
+                    absl::Time now);
   void TakeRunResult(const StepRun& run, const RunResult& result,
                      PlacementVersion version, absl::Time now);
   void TakeToken(Sequence& sequence, const RunResult& result,
@@ -118,7 +130,10 @@ class TrunkWorker {
   uint64_t next_step_ = 1;
   uint64_t rotation_ = 0;
   std::vector<BatchRun> batch_;
-  std::vector<int64_t> prompt_left_;
+  std::vector<int64_t> context_left_;
+  absl::Duration retry_delay_;
+  absl::Time retry_at_ = absl::InfinitePast();
+  uint64_t recomputed_ = 0;
 
   absl::Status readiness_;
   absl::Time unready_since_ = absl::InfiniteFuture();

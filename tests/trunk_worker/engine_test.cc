@@ -120,7 +120,9 @@ class EngineTest : public ::testing::Test {
 };
 
 TEST_F(EngineTest, AFailedExchangeEndsItsRequestsWithTheTypedErrorOnly) {
-  StartEngine();
+  Engine::Options options;
+  options.unready_patience = absl::ZeroDuration();
+  StartEngine(std::move(options));
   const auto good = engine_->Generate(Request(20));
   ASSERT_TRUE(good.ok()) << good.status();
   Stream one, two;
@@ -138,6 +140,28 @@ TEST_F(EngineTest, AFailedExchangeEndsItsRequestsWithTheTypedErrorOnly) {
   const auto again = engine_->Generate(Request(20));
   ASSERT_TRUE(again.ok()) << again.status();
   EXPECT_EQ(again->token_ids, good->token_ids);
+}
+
+TEST_F(EngineTest, StreamsGoOnUnchangedAfterStepsThatFailedInAnyLayer) {
+  std::atomic<uint64_t> recomputed{0};
+  Engine::Options options;
+  options.on_recompute = [&](uint64_t sequences) { recomputed += sequences; };
+  StartEngine(std::move(options));
+  const auto undisturbed = engine_->Generate(Request(120));
+  ASSERT_TRUE(undisturbed.ok());
+  Stream one, two;
+  Begin(Request(120), &one);
+  Begin(Request(120), &two);
+  for (size_t tokens = 5; tokens < 100; tokens += 15) {
+    one.WaitForTokens(tokens);
+    mood_.fail_layers = 1 + static_cast<int>(tokens % 3);
+  }
+  EXPECT_TRUE(one.WaitForEnd().ok());
+  EXPECT_TRUE(two.WaitForEnd().ok());
+  EXPECT_EQ(one.tokens, undisturbed->token_ids);
+  EXPECT_EQ(two.tokens, undisturbed->token_ids);
+  EXPECT_GE(recomputed, 7u);
+  EXPECT_EQ(engine_->Stats().state_bytes_used, 0);
 }
 
 TEST_F(EngineTest, AStreamPausesWhileExpertsAreAwayAndGoesOnUnchanged) {

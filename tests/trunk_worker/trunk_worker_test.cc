@@ -61,6 +61,9 @@ class FakeEdge {
   // One step of the engine; `fate` is its result. False: nothing to do.
   bool RunStep(absl::Status fate = absl::OkStatus()) {
     now += absl::Milliseconds(1);
+    // After a failed step the core rests a little.
+    if (const absl::Time next = core->NextStep(); next < absl::InfiniteFuture())
+      now = std::max(now, next);
     core->Tick(now);
     Collect();
     const StepPlan& plan = core->PlanStep(now);
@@ -71,6 +74,7 @@ class FakeEdge {
     result.version = PlacementVersion(3);
     for (const StepRun& run : plan.runs) {
       last_plan.push_back(run.request);
+      ExpectNextTokens(run);
       run.rows.state->BeginStep(run.rows.tokens.size());
       if (fate.ok()) run.rows.state->CommitStep();
       RunResult run_result;
@@ -92,12 +96,26 @@ class FakeEdge {
     }
   }
 
+  // Rows stand where their state ends, in what the sequence has so far.
+  void ExpectNextTokens(const StepRun& run) {
+    std::vector<int32_t> all = prompts[run.request];
+    const std::vector<int32_t>& tokens = made[run.request];
+    all.insert(all.end(), tokens.begin(), tokens.end());
+    const size_t begin = static_cast<size_t>(run.rows.state->length());
+    ASSERT_LE(begin + run.rows.tokens.size(), all.size());
+    EXPECT_TRUE(std::equal(run.rows.tokens.begin(), run.rows.tokens.end(),
+                           all.begin() + static_cast<std::ptrdiff_t>(begin)));
+    EXPECT_EQ(run.sample, begin + run.rows.tokens.size() == all.size());
+  }
+
   void Collect() {
     for (Output& output : core->TakeOutputs()) {
       ASSERT_FALSE(ended.contains(output.request)) << "output after the end";
       auto& tokens = made[output.request];
       tokens.insert(tokens.end(), output.token_ids.begin(),
                     output.token_ids.end());
+      prompt_logprobs[output.request] +=
+          static_cast<int>(output.prompt_logprobs.size());
       if (output.finished) ended[output.request] = output;
     }
   }
@@ -108,6 +126,7 @@ class FakeEdge {
   std::unique_ptr<TrunkWorker> core;
   std::map<RequestId, std::vector<int32_t>> prompts, made;
   std::map<RequestId, Output> ended;
+  std::map<RequestId, int> prompt_logprobs;
   std::vector<RequestId> last_plan;
 };
 
@@ -251,13 +270,57 @@ TEST(TrunkWorker, AFailedStepEndsItsSequencesWithTheErrorAndTheNextOnesRun) {
   FakeEdge edge;
   const RequestId id = edge.Send(Request(4, 10));
   edge.RunStep();
-  edge.RunStep(absl::UnavailableError("worker expert-1, layer 4, expert 9"));
-  EXPECT_EQ(edge.ended.at(id).status.code(), absl::StatusCode::kUnavailable);
+  edge.RunStep(absl::InternalError("worker expert-1, layer 4, expert 9"));
+  EXPECT_EQ(edge.ended.at(id).status.code(), absl::StatusCode::kInternal);
   EXPECT_THAT(edge.ended.at(id).status.message(), HasSubstr("expert 9"));
   EXPECT_EQ(edge.pool->sequences(), 0);
+  EXPECT_EQ(edge.core->recomputed(), 0u);
   const RequestId next = edge.Send(Request(4, 10));
   edge.RunAll();
   EXPECT_TRUE(edge.ended.at(next).status.ok());
+}
+
+TEST(TrunkWorker, AStepWithoutItsExpertsIsComputedAnewWithPromptAndOutputs) {
+  FakeEdge edge({.batch = {.rows_max = 8, .prefill_chunk = 4}});
+  GenerationRequest with_logprobs = Request(9, 12);
+  with_logprobs.prompt_logprobs = true;
+  const RequestId one = edge.Send(with_logprobs);
+  const RequestId two = edge.Send(Request(5, 12));
+  const absl::Status away =
+      absl::UnavailableError("worker expert-1, layer 4, expert 9");
+  const absl::Status late = absl::DeadlineExceededError("layer 4");
+  // In the prompt, behind it, and again while the text is built anew.
+  for (int i = 0; i < 40; ++i) {
+    edge.RunStep(i % 5 == 1 ? away : i % 7 == 2 ? late : absl::OkStatus());
+  }
+  edge.RunAll();
+  for (const RequestId id : {one, two}) {
+    EXPECT_TRUE(edge.ended.at(id).status.ok()) << edge.ended.at(id).status;
+    ASSERT_EQ(edge.made[id].size(), 12u);
+    for (uint64_t i = 0; i < 12; ++i)
+      EXPECT_EQ(edge.made[id][i], TokenOf(edge.prompts[id], i));
+  }
+  EXPECT_GT(edge.core->recomputed(), 4u);
+  EXPECT_EQ(edge.prompt_logprobs[one], 8) << "delivered once, all of them";
+  EXPECT_EQ(edge.pool->bytes_used(), 0);
+}
+
+TEST(TrunkWorker, StepsThatKeepFailingEndTheirSequencesAfterThePatience) {
+  FakeEdge edge({.unready_patience = absl::Seconds(5)});
+  const RequestId id = edge.Send(Request(4, 10));
+  edge.RunStep();
+  const absl::Time began = edge.now;
+  int steps = 0;
+  for (; !edge.ended.contains(id); ++steps) {
+    ASSERT_TRUE(edge.RunStep(
+        absl::UnavailableError("worker expert-1, layer 4, expert 9")));
+  }
+  EXPECT_EQ(edge.ended.at(id).status.code(), absl::StatusCode::kUnavailable);
+  EXPECT_THAT(edge.ended.at(id).status.message(), HasSubstr("expert 9"));
+  EXPECT_GE(edge.now - began, absl::Seconds(5));
+  EXPECT_LE(edge.now - began, absl::Seconds(7));
+  EXPECT_LE(steps, 15) << "failing steps follow each other without a rest";
+  EXPECT_EQ(edge.pool->sequences(), 0);
 }
 
 TEST(TrunkWorker, WhileExpertsAreAwayRunningRequestsAreHeldThenEnd) {
