@@ -21,6 +21,12 @@ void AddCoordinatorCommand(CLI::App* program, SelectedCommand* selected);
 void AddTrunkWorkerCommand(CLI::App* program, SelectedCommand* selected);
 void AddExpertWorkerCommand(CLI::App* program, SelectedCommand* selected);
 void AddExpertsCommand(CLI::App* program, SelectedCommand* selected);
+// start, stop and dump under `experts record`.
+void AddLoadRecordCommands(CLI::App* record, SelectedCommand* selected);
+void AddPlacementCommand(CLI::App* program, SelectedCommand* selected);
+void AddRebalanceCommand(CLI::App* program, SelectedCommand* selected);
+// drain, undrain and workers.
+void AddDrainCommands(CLI::App* program, SelectedCommand* selected);
 void AddReplayCommand(CLI::App* program, SelectedCommand* selected);
 void AddVersionCommand(CLI::App* program, SelectedCommand* selected);
 

@@ -75,9 +75,11 @@ void AddCapacityFlags(CLI::App* command, ExpertFlags* flags) {
                    "What answers hold: auto or gated-f32; the text is the same")
       ->type_name("FORM")
       ->capture_default_str();
-  AddDurationFlag(command, "--handover-timeout", &o->handover_timeout,
-                  "On a stop, how long to wait for the experts to be placed "
-                  "elsewhere before leaving");
+  AddDurationFlag(
+      command, "--handover-timeout", &o->handover_timeout,
+      "On a stop, how much of --drain-timeout may go by until the "
+      "experts are placed elsewhere; 0: leave at once (default: all "
+      "of it)");
 }
 
 absl::Status Check(ExpertFlags* flags) {

@@ -1,5 +1,5 @@
 // trunkline experts record: captures routed layers of a serving trunk worker
-// into a file.
+// into a file. start, stop and dump under it are in experts_loads.cc.
 
 #include <grpcpp/client_context.h>
 
@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
@@ -128,6 +129,12 @@ absl::Status Record(const RecordFlags& flags) {
 }
 
 int RunRecord(const RecordFlags& flags) {
+  for (const auto& [name, value] :
+       {std::pair("--server", &flags.server), {"--out", &flags.out}}) {
+    if (value->empty())
+      return ReportUsage("experts",
+                         absl::StrCat("record: ", name, " is required"));
+  }
   if (flags.length <= absl::ZeroDuration())
     return ReportUsage("experts", "--for: a recording takes some time");
   StopSignals::Install();
@@ -155,15 +162,16 @@ void AddExpertsCommand(CLI::App* program, SelectedCommand* selected) {
       "routes.tlrec\n"
       "  trunkline experts record --server 127.0.0.1:7080 --layers 1,4 --out "
       "routes.tlrec\n"
+      "start, stop and dump count instead, on the coordinator and over all "
+      "trunk workers:\n"
+      "  trunkline experts record start --coordinator 127.0.0.1:7070\n"
       "Exit codes: 0 the file is whole (also after ctrl-C), 1 failed, 2 wrong "
       "usage.");
   auto flags = std::make_shared<RecordFlags>();
   AddAddressFlag(command, "--server", &flags->server, Port::kDialable,
-                 "The trunk worker's generation API")
-      ->required();
-  command->add_option("--out", flags->out, "Where the recording goes")
-      ->type_name("FILE")
-      ->required();
+                 "The trunk worker's generation API; required");
+  command->add_option("--out", flags->out, "Where the recording goes; required")
+      ->type_name("FILE");
   command
       ->add_option("--layers", flags->layers,
                    "Moe layers by their place in the model (default: all)")
@@ -175,8 +183,12 @@ void AddExpertsCommand(CLI::App* program, SelectedCommand* selected) {
                "what finds no room is counted and left out");
   AddDurationFlag(command, "--wait", &flags->wait,
                   "For the server to be ready");
-  command->callback(
-      [selected, flags] { *selected = [flags] { return RunRecord(*flags); }; });
+  command->require_subcommand(0, 1);
+  AddLoadRecordCommands(command, selected);
+  command->callback([command, selected, flags] {
+    if (!command->get_subcommands().empty()) return;
+    *selected = [flags] { return RunRecord(*flags); };
+  });
 }
 
 }  // namespace trunkline::cli

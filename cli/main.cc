@@ -16,6 +16,7 @@ constexpr char kExamples[] =
     "  trunkline up --model models/demo --experts 2\n"
     "  trunkline generate --server 127.0.0.1:7080 \"In the beginning\"\n"
     "  trunkline inspect models/demo\n"
+    "  trunkline placement show --coordinator 127.0.0.1:7070\n"
     "\n"
     "Exit codes: 0 done (or stopped as asked), 1 failed (stderr has the code "
     "and the reason),\n"
@@ -49,6 +50,9 @@ int Main(int argc, char** argv) {
   AddCoordinatorCommand(&program, &selected);
   AddTrunkWorkerCommand(&program, &selected);
   AddExpertWorkerCommand(&program, &selected);
+  AddPlacementCommand(&program, &selected);
+  AddRebalanceCommand(&program, &selected);
+  AddDrainCommands(&program, &selected);
   AddExpertsCommand(&program, &selected);
   AddReplayCommand(&program, &selected);
   AddVersionCommand(&program, &selected);

@@ -45,9 +45,10 @@ struct ExpertOptions {
   // Two copies of an expert are put into two domains where there are two.
   // Empty: the host name.
   std::string failure_domain;
-  // On shutdown, how long to wait for the coordinator to move this worker's
-  // experts elsewhere before leaving. Zero: leave at once.
-  absl::Duration handover_timeout = absl::ZeroDuration();
+  // On shutdown, how long to wait, within the patience that Shutdown is given,
+  // for the coordinator to place this worker's experts elsewhere. Zero: leave
+  // at once.
+  absl::Duration handover_timeout = absl::InfiniteDuration();
 
   std::string metrics_listen;  // "host:port" of /metrics; empty: off
   std::string log_level = "info";

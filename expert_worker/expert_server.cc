@@ -202,11 +202,17 @@ absl::Status ExpertServer::Shutdown(absl::Duration patience) {
   const auto left = [&] {
     return std::max(absl::ZeroDuration(), deadline - clock.Now());
   };
-  if (handover_timeout_ > absl::ZeroDuration()) {
+  const absl::Duration handover = std::min(handover_timeout_, left());
+  if (handover > absl::ZeroDuration()) {
     wants_drain_ = true;
     client_->ReportNow();
-    if (!follower_->WaitDrained(std::min(handover_timeout_, left())))
-      TL_LOG_WARN("leaving although no other worker took over all experts");
+    const PlacementFollower::Handover end = follower_->WaitDrained(handover);
+    if (end == PlacementFollower::Handover::kTimedOut)
+      TL_LOG_WARN(
+          "leaving although no other worker took over all experts in {}",
+          absl::FormatDuration(handover));
+    if (end == PlacementFollower::Handover::kNobodyLeft)
+      TL_LOG_INFO("no other expert worker stays: nothing to hand over to");
   }
   client_->Stop();
   engine_->Drain();

@@ -34,9 +34,11 @@ class ExpertServer {
   ExpertServer(const ExpertServer&) = delete;
   ExpertServer& operator=(const ExpertServer&) = delete;
 
-  // Hands experts over if the options ask for it, leaves the cluster, finishes
-  // the frames it has and refuses new ones. DEADLINE_EXCEEDED when some were
-  // left unanswered. Idempotent; not from a callback.
+  // Serves until its experts are placed elsewhere (unless the options or a
+  // patience of zero forbid the wait, or nobody is left to take them), leaves
+  // the cluster, finishes the frames it has and refuses new ones.
+  // DEADLINE_EXCEEDED when some were left unanswered. Idempotent; not from a
+  // callback.
   absl::Status Shutdown(absl::Duration patience);
 
   const std::string& name() const { return name_; }

@@ -1,5 +1,6 @@
 #include "expert_worker/placement_follower.h"
 
+#include <algorithm>
 #include <set>
 #include <utility>
 
@@ -66,7 +67,8 @@ void PlacementFollower::FollowLocked(const control::ClusterView& view) {
   for (const control::WorkerView& worker : view.workers) {
     if (worker.id == identity_->worker) {
       drained_ = worker.drained;
-    } else if (worker.role == control::Role::kExpert && worker.alive) {
+    } else if (worker.role == control::Role::kExpert && worker.alive &&
+               !worker.draining) {
       alone_ = false;
     }
   }
@@ -172,11 +174,15 @@ std::vector<control::VersionReport> PlacementFollower::Reports() const {
   return reports;
 }
 
-bool PlacementFollower::WaitDrained(absl::Duration patience) {
+PlacementFollower::Handover PlacementFollower::WaitDrained(
+    absl::Duration patience) {
+  // The standard library's clocks overflow on an infinite wait.
+  const auto limit =
+      absl::ToChronoMilliseconds(std::min(patience, absl::Hours(24 * 365)));
   std::unique_lock<std::mutex> lock(mutex_);
-  view_changed_.wait_for(lock, absl::ToChronoMicroseconds(patience),
-                         [this] { return drained_ || alone_; });
-  return drained_;
+  view_changed_.wait_for(lock, limit, [this] { return drained_ || alone_; });
+  if (drained_) return Handover::kDrained;
+  return alone_ ? Handover::kNobodyLeft : Handover::kTimedOut;
 }
 
 }  // namespace trunkline::expert

@@ -11,6 +11,7 @@
 // Thread safety: all methods from any thread.
 
 #include <condition_variable>
+#include <cstdint>
 #include <functional>
 #include <map>
 #include <mutex>
@@ -43,9 +44,10 @@ class PlacementFollower {
 
   std::vector<control::VersionReport> Reports() const;  // ascending
   // Waits until the coordinator says that no version needs this worker any
-  // more. False: not within `patience`, or there is no other live expert worker
-  // that could take over.
-  bool WaitDrained(absl::Duration patience);
+  // more, or that no expert worker is left that could take over: none is alive
+  // and itself not on its way out, as when a whole cluster stops.
+  enum class Handover : uint8_t { kDrained, kNobodyLeft, kTimedOut };
+  Handover WaitDrained(absl::Duration patience);
 
  private:
   void FollowLocked(const control::ClusterView& view);

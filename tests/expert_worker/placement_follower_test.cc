@@ -216,13 +216,23 @@ TEST_F(PlacementFollowerTest, AVersionThatDoesNotFitIsReportedWithTheReason) {
 TEST_F(PlacementFollowerTest, WaitingToBeDrainedEndsWhenNobodyCouldTakeOver) {
   RegisterIn(kCluster);
   Place(1, 0, 2, PlacementState::kActive);
+  using Handover = PlacementFollower::Handover;
   view_.workers[1].alive = false;
   follower_->OnView(view_);
-  EXPECT_FALSE(follower_->WaitDrained(absl::Seconds(20)));
+  EXPECT_EQ(follower_->WaitDrained(absl::Seconds(20)), Handover::kNobodyLeft);
   view_.workers[1].alive = true;
+  follower_->OnView(view_);
+  EXPECT_EQ(follower_->WaitDrained(absl::Milliseconds(1)), Handover::kTimedOut);
+  // The whole cluster stops: the other one takes nothing either.
+  view_.workers[1].draining = true;
+  follower_->OnView(view_);
+  EXPECT_EQ(follower_->WaitDrained(absl::InfiniteDuration()),
+            Handover::kNobodyLeft);
+  view_.workers[1].draining = false;
   view_.workers[0].drained = true;
   follower_->OnView(view_);
-  EXPECT_TRUE(follower_->WaitDrained(absl::Seconds(20)));
+  EXPECT_EQ(follower_->WaitDrained(absl::InfiniteDuration()),
+            Handover::kDrained);
 }
 
 }  // namespace
