@@ -36,16 +36,17 @@ std::string WorkerState(const WorkerView& worker) {
 }
 
 std::string WorkersText(const admin::ListWorkersResponse& workers) {
-  Table table(
-      {"WORKER", "ROLE", "STATE", "COPIES", "SHARDS", "MEMORY", "LOAD",
-       "DOMAIN", "ADDRESS"},
-      {Align::kLeft, Align::kLeft, Align::kLeft, Align::kRight, Align::kRight,
-       Align::kRight, Align::kRight, Align::kLeft, Align::kLeft});
+  Table table({"ID", "WORKER", "ROLE", "STATE", "COPIES", "SHARDS", "MEMORY",
+               "LOAD", "DOMAIN", "ADDRESS"},
+              {Align::kRight, Align::kLeft, Align::kLeft, Align::kLeft,
+               Align::kRight, Align::kRight, Align::kRight, Align::kRight,
+               Align::kLeft, Align::kLeft});
   for (const admin::WorkerInfo& info : workers.workers()) {
     const WorkerView& worker = info.worker();
     const bool trunk = IsTrunk(worker);
     table.AddRow(
-        {worker.name(), trunk ? "trunk" : "expert", WorkerState(worker),
+        {absl::StrCat(worker.worker_id()), worker.name(),
+         trunk ? "trunk" : "expert", WorkerState(worker),
          trunk ? "" : absl::StrCat(info.copies()),
          trunk ? "" : HumanBytes(static_cast<int64_t>(info.shard_bytes())),
          MemoryText(worker),

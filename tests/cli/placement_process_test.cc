@@ -248,7 +248,8 @@ TEST_F(PlacementCommands, DrainWaitsUntilItIsSafeAndThenTheWorkerStops) {
     }
     return false;
   }));
-  ExpectFailure({"placement", "rollback"}, "FAILED_PRECONDITION", "expert-1");
+  ExpectFailure({"placement", "rollback"}, "FAILED_PRECONDITION",
+                "no usable expert worker");
   EXPECT_THAT(Output({"undrain", "expert-1"}), HasSubstr("expert-1"));
   EXPECT_THAT(Output({"placement", "rollback", "1"}), HasSubstr("is active"));
   EXPECT_EQ(Text().ids, before.ids);

@@ -56,10 +56,10 @@ VERSION  STATE    ORIGIN   COPIES  WORKERS  LOADED                              
       3  active   initial     128        2
       4  staging  apply       128        2  1 of 2 workers, 1.00 MiB of 4.00 MiB
 
-WORKER    ROLE    STATE     COPIES    SHARDS    MEMORY   LOAD  DOMAIN  ADDRESS
-expert-0  expert  serving       64  2.00 MiB  1.00 GiB  55.0%  h       ucx://a:1
-expert-1  expert  draining      64  2.00 MiB  no limit  45.0%  h       ucx://b:1
-trunk-0   trunk   lost                                         h       c:7080
+ID  WORKER    ROLE    STATE     COPIES    SHARDS    MEMORY   LOAD  DOMAIN  ADDRESS
+ 0  expert-0  expert  serving       64  2.00 MiB  1.00 GiB  55.0%  h       ucx://a:1
+ 1  expert-1  expert  draining      64  2.00 MiB  no limit  45.0%  h       ucx://b:1
+ 2  trunk-0   trunk   lost                                         h       c:7080
 )");
 }
 
