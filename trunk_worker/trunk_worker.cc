@@ -293,6 +293,7 @@ void TrunkWorker::OnFailedStep(Sequence& sequence, const absl::Status& status,
   sequence.rebuilt.insert(sequence.rebuilt.end(), sequence.made.begin(),
                           sequence.made.end());
   sequence.prompt_logprobs.clear();
+  sequence.routes = {};  // each row is counted once: as it is computed again
   ++recomputed_;
 }
 
