@@ -30,7 +30,11 @@ function(trunkline_test name)
     TRUNKLINE_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
     TRUNKLINE_FIXTURES="${CMAKE_SOURCE_DIR}/tests/fixtures"
     TRUNKLINE_BINARY="$<TARGET_FILE_DIR:${name}>/trunkline")
-  set(props LABELS "${ARG_LABELS}" TIMEOUT ${ARG_TIMEOUT} ENVIRONMENT "${TRUNKLINE_TEST_ENVIRONMENT}")
+  set(limit ${ARG_TIMEOUT})
+  if(TRUNKLINE_SANITIZE)  # several times slower, the emulated vector targets most of all
+    math(EXPR limit "${ARG_TIMEOUT} * 4")
+  endif()
+  set(props LABELS "${ARG_LABELS}" TIMEOUT ${limit} ENVIRONMENT "${TRUNKLINE_TEST_ENVIRONMENT}")
   if(ARG_SERIAL)
     list(APPEND props RUN_SERIAL ON)
   endif()
