@@ -121,6 +121,8 @@ class ExpertClusterTest : public ::testing::Test {
     options.name = name;
     options.threads = 1;
     options.log_level = "warn";
+    // Whoever stops is gone at once, unless a test is about the handover.
+    options.handover_timeout = absl::ZeroDuration();
     return options;
   }
   std::unique_ptr<ExpertServer> StartExpert(const std::string& name) {
