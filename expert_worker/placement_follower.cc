@@ -10,6 +10,8 @@ namespace trunkline::expert {
 
 namespace {
 
+constexpr absl::Duration kRetryFailedAfter = absl::Seconds(5);
+
 // The states in which a version's shards have to be in memory.
 bool NeedsShards(control::PlacementState state) {
   switch (state) {
@@ -99,6 +101,26 @@ void PlacementFollower::RetireLocked(PlacementVersion version) {
   engine_->Retire(version);
   store_->Retire(version);
   versions_.erase(version);
+  retry_at_.erase(version);
+}
+
+// A version that is only staged is the coordinator's to give up; one that is
+// active or draining has to be served by somebody.
+void PlacementFollower::RetryFailedLocked() {
+  if (!last_view_.has_value() || retry_at_.empty()) return;
+  const absl::Time now = clock_.Now();
+  for (const control::PlacementView& placement : last_view_->placements) {
+    const PlacementVersion version = placement.map.version;
+    const auto found = retry_at_.find(version);
+    if (found == retry_at_.end() || now < found->second ||
+        (placement.state != control::PlacementState::kActive &&
+         placement.state != control::PlacementState::kDraining))
+      continue;
+    TL_LOG_INFO("placement version {}: trying again", version.value);
+    retry_at_.erase(found);
+    store_->Stage(version, PlacedHere(placement.map),
+                  [this](const StageProgress& p) { OnProgress(p); });
+  }
 }
 
 std::vector<ExpertKey> PlacementFollower::PlacedHere(
@@ -131,6 +153,7 @@ void PlacementFollower::OnProgress(const StageProgress& progress) {
       case StageState::kFailed:
         TL_LOG_ERROR("placement version {}: {}", progress.version.value,
                      std::string(progress.status.message()));
+        retry_at_[progress.version] = clock_.Now() + kRetryFailedAfter;
         break;
       case StageState::kLoading: {
         const absl::Time now = clock_.Now();
@@ -153,9 +176,10 @@ void PlacementFollower::OnServing(PlacementVersion version) {
   report_now_();
 }
 
-std::vector<control::VersionReport> PlacementFollower::Reports() const {
+std::vector<control::VersionReport> PlacementFollower::Reports() {
   std::vector<control::VersionReport> reports;
   std::lock_guard<std::mutex> lock(mutex_);
+  RetryFailedLocked();
   for (const StageProgress& progress : store_->Versions()) {
     const auto found = versions_.find(progress.version);
     if (found == versions_.end()) continue;

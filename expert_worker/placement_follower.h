@@ -42,7 +42,11 @@ class PlacementFollower {
   void OnRegistered(const control::Identity& identity);
   void OnView(const control::ClusterView& view);
 
-  std::vector<control::VersionReport> Reports() const;  // ascending
+  // Asked for with every heartbeat, ascending. Also the time to try again what
+  // could not be loaded and is needed all the same: a disk or a neighbour in
+  // memory that was in the way for a moment must not keep an expert away until
+  // somebody restarts the process.
+  std::vector<control::VersionReport> Reports();
   // Waits until the coordinator says that no version needs this worker any
   // more, or that no expert worker is left that could take over: none is alive
   // and itself not on its way out, as when a whole cluster stops.
@@ -55,6 +59,7 @@ class PlacementFollower {
   void OnServing(PlacementVersion version);
   std::vector<ExpertKey> PlacedHere(const placement::PlacementMap& map) const;
   void RetireLocked(PlacementVersion version);
+  void RetryFailedLocked();
 
   ShardSource* const store_;
   VersionServer* const engine_;
@@ -70,6 +75,7 @@ class PlacementFollower {
   std::optional<control::ClusterView> last_view_;
   std::map<PlacementVersion, bool> versions_;  // wanted -> served
   absl::Time last_progress_report_ = absl::InfinitePast();
+  std::map<PlacementVersion, absl::Time> retry_at_;  // of failed versions
   bool drained_ = false;
   bool alone_ = true;
 };

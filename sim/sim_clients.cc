@@ -25,7 +25,8 @@ bool IsTyped(const absl::Status& status) {
 
 }  // namespace
 
-void SimClients::Start(absl::Duration pause_most) {
+void SimClients::Start(absl::Duration pause_most, bool patient) {
+  patient_ = patient;
   pause_most_ = pause_most;
   stopped_ = false;
   AskLater();
@@ -34,7 +35,8 @@ void SimClients::Start(absl::Duration pause_most) {
 void SimClients::AskLater() {
   world_->After(world_->Between(absl::Milliseconds(1), pause_most_), [this] {
     if (stopped_) return;
-    Ask(world_->Between(absl::Seconds(1), absl::Seconds(20)));
+    Submit(world_->Between(absl::Seconds(patient_ ? 20 : 1), absl::Seconds(20)),
+           patient_);
     AskLater();
   });
 }
@@ -52,6 +54,8 @@ bool SimClients::Submit(absl::Duration patience, bool patient) {
   request.max_tokens = 1 + static_cast<int64_t>(world_->Below(10));
   request.wait_for_capacity = patient || world_->Chance(0.7);
   request.deadline = trunk->Now() + patience;
+  if (live_.empty() && quiet_since_ != absl::InfiniteFuture())
+    quiet_since_ = world_->now();
   Request& live = live_[id];
   live.trunk = trunk->place();
   live.asked = world_->now();
@@ -82,6 +86,10 @@ void SimClients::OnOutput(uint64_t id, const trunk::Output& output) {
     fail_("a request ends once", absl::StrCat("request ", id));
     return;
   }
+  if (quiet_since_ != absl::InfiniteFuture())
+    longest_silence_ = std::max(longest_silence_, world_->now() - quiet_since_);
+  if (!output.token_ids.empty() || quiet_since_ != absl::InfiniteFuture())
+    quiet_since_ = world_->now();
   Request& request = found->second;
   request.got.insert(request.got.end(), output.token_ids.begin(),
                      output.token_ids.end());

@@ -34,7 +34,9 @@ class SimClients {
         fail_(std::move(fail)) {}
 
   // Asks some trunk, now and again until Stop.
-  void Start(absl::Duration pause_most);
+  void Start(absl::Duration pause_most) { Start(pause_most, false); }
+  // patient: see AskPatiently.
+  void Start(absl::Duration pause_most, bool patient);
   void Stop() { stopped_ = true; }
   // One request to some trunk; false when none runs.
   bool Ask(absl::Duration patience) { return Submit(patience, false); }
@@ -45,6 +47,9 @@ class SimClients {
   void OnTrunkEnd(Place place);
 
   size_t waiting() const { return live_.size(); }
+  // The longest time in which somebody waited and nobody was told anything,
+  // counted from the first token of all.
+  absl::Duration longest_silence() const { return longest_silence_; }
   std::string DescribeWaiting() const;
   const Outcomes& outcomes() const { return outcomes_; }
 
@@ -64,8 +69,10 @@ class SimClients {
   const std::function<std::vector<SimTrunk*>()> trunks_;
   const std::function<void(const std::string&, const std::string&)> fail_;
   absl::Duration pause_most_;
-  bool stopped_ = false;
+  bool stopped_ = false, patient_ = false;
   uint64_t next_ = 1;
+  absl::Time quiet_since_ = absl::InfiniteFuture();
+  absl::Duration longest_silence_;
   std::map<uint64_t, Request> live_;
   Outcomes outcomes_;
 };

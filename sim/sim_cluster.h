@@ -77,6 +77,10 @@ class SimCluster {
   std::string WhyNotSettled() const;
 
   World& world() { return *world_; }
+  const World& world() const { return *world_; }
+  const SimDisk& disk() const { return disk_; }
+  const SimClients& clients() const { return clients_; }
+  const ClusterChecker& checker() const { return checker_; }
   Network& network() { return network_; }
   Fabric& fabric() { return fabric_; }
   ControlPlane& plane() { return plane_; }

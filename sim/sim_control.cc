@@ -26,6 +26,7 @@ void ControlPlane::Call(Place from, Place to, absl::Duration timeout,
                         std::shared_ptr<bool> alive,
                         std::function<absl::Status(SimCoordinator&)> request,
                         std::function<void(const absl::Status&)> done) {
+  ++calls_;
   auto over = std::make_shared<bool>(false);
   const auto end = [alive, over,
                     done = std::move(done)](const absl::Status& status) {
@@ -159,7 +160,10 @@ void SimControlClient::Beat() {
 
 void SimControlClient::OnResult(const absl::Status& status) {
   calling_ = false;
-  const control::WorkerSession::Next next = session_.OnResult(status);
+  const bool deaf =
+      world_->has(PlantedBug::kNeverJoinAgain) && absl::IsNotFound(status);
+  const control::WorkerSession::Next next =
+      session_.OnResult(deaf ? absl::UnavailableError("not heard") : status);
   if (next.refused) {
     ended_ = true;
     callbacks_.on_refused(status);
@@ -240,7 +244,9 @@ void SimControlClient::OnStreamView(uint64_t stream,
     return;
   }
   stream_delivered_ = true;
-  if (!followed_.IsOlderThan(*decoded)) return;
+  if (!followed_.IsOlderThan(*decoded) &&
+      !world_->has(PlantedBug::kFollowDeposed))
+    return;
   callbacks_.on_view(*decoded);
   followed_.Set(*decoded);
 }

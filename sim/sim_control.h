@@ -45,6 +45,8 @@ class ControlPlane {
             std::shared_ptr<bool> alive,
             std::function<absl::Status(SimCoordinator&)> request,
             std::function<void(const absl::Status&)> done);
+  // How much the control plane had to do since the start.
+  uint64_t calls() const { return calls_; }
   // A request may arrive twice.
   void SetRepeat(double chance) { repeat_ = chance; }
 
@@ -54,7 +56,7 @@ class ControlPlane {
   std::vector<Place> places_;
   std::map<Place, SimCoordinator*> running_;
   std::map<Place, uint64_t> life_;
-  uint64_t streams_ = 0;
+  uint64_t streams_ = 0, calls_ = 0;
   double repeat_ = 0;
 };
 

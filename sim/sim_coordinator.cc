@@ -170,6 +170,9 @@ void SimCoordinator::Publish() {
   publish_scheduled_ = false;
   if (!leads() || durable_->stale()) return;
   published_ = durable_->View();
+  if (world_->has(PlantedBug::kDrainedTooEarly)) {
+    for (auto& worker : published_.workers) worker.drained = worker.draining;
+  }
   std::vector<uint64_t> streams;
   for (const auto& [stream, watcher] : watchers_) streams.push_back(stream);
   for (const uint64_t stream : streams) PumpWatcher(stream);

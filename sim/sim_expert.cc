@@ -78,8 +78,12 @@ void SimShards::LoadNext(PlacementVersion version, uint64_t generation,
     }
   } else {
     expert::Shard::Entries entries;
-    for (const ExpertKey key : staged.experts)
-      entries[key] = model_->Weights(key);
+    for (const ExpertKey key : staged.experts) {
+      ExpertKey from = key;
+      if (world_->has(PlantedBug::kStaleMap) && version.value > 1)
+        from.expert = staged.experts.front().expert;
+      entries[key] = model_->Weights(from);
+    }
     staged.progress.shard =
         std::make_shared<const expert::Shard>(std::move(entries));
     staged.progress.state = StageState::kReady;
@@ -162,13 +166,23 @@ SimExpert::SimExpert(World* world, Network* network, Fabric* fabric,
                .on_view =
                    [this](const control::ClusterView& view) {
                      hooks_.on_view(*this, view);
-                     follower_.OnView(view);
+                     control::ClusterView followed = view;
+                     if (world_->has(PlantedBug::kDropOldAtOnce)) {
+                       std::erase_if(followed.placements, [](const auto& p) {
+                         return p.state == control::PlacementState::kDraining;
+                       });
+                     }
+                     follower_.OnView(followed);
                      LookDrained();
                    },
                .make_report =
                    [this] {
                      control::Report report;
                      report.versions = follower_.Reports();
+                     if (world_->has(PlantedBug::kReadyWhileLoading)) {
+                       for (auto& version : report.versions)
+                         version.state = control::ShardState::kReady;
+                     }
                      report.wants_drain = leaving_;
                      return report;
                    },

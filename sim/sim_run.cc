@@ -93,6 +93,10 @@ absl::Duration RunCalm(SimCluster* cluster, SimAdmin* admin,
   world.Trace("calm");
   const absl::Time began = world.now();
   cluster->Heal();
+  // What was asked in the storm arrives late; nobody takes back what is still
+  // on its way.
+  cluster->RunFor(Seconds(1));
+  cluster->RunUntilDone(Seconds(4), [&] { return admin->asking() == 0; });
   // Operators take back what they asked for, until they are heard.
   std::vector<bool> undrained(static_cast<size_t>(cluster->options().experts));
   const auto all_undrained = [&] {
@@ -174,13 +178,36 @@ void ProveDrain(SimCluster* cluster, SimAdmin* admin) {
 
 }  // namespace
 
+void FillResult(const SimCluster& cluster, const SimAdmin& admin,
+                RunResult* result) {
+  const World& world = cluster.world();
+  result->seed = world.seed();
+  result->violation = cluster.violation();
+  result->digest = world.digest();
+  result->outcomes = cluster.clients().outcomes();
+  result->rows = cluster.checker().rows_checked();
+  result->answers = cluster.checker().answers_checked();
+  result->commits = cluster.checker().commits_checked();
+  result->admin_operations = admin.history().operations();
+  result->actions = world.actions_run();
+  result->torn_writes = cluster.disk().torn_writes();
+  result->fenced_writes = cluster.disk().fenced_writes();
+  result->simulated = world.elapsed();
+  result->lines = world.lines();
+}
+
 RunResult RunSeed(const RunOptions& options) {
   World world(options.seed);
   if (options.keep_lines) world.KeepLines();
+  world.Plant(options.bug);
   ClusterOptions drawn = DrawCluster(&world);
   if (!options.faults) {
     NetworkOptions& network = drawn.network;
     network.hiccup = network.vanish = network.repeat = network.damage = 0;
+  }
+  if (world.has(PlantedBug::kNoDeadlines)) {
+    drawn.trunk.link.limits.worker_deadline = absl::Hours(24);
+    drawn.trunk.link.limits.step_deadline = absl::Hours(24);
   }
   SimCluster cluster(&world, drawn);
   SimAdmin admin(&cluster);
@@ -204,20 +231,8 @@ RunResult RunSeed(const RunOptions& options) {
     if (!why.empty())
       cluster.checker().Fail("admin history is linearizable", why);
   }
-  result.seed = options.seed;
-  result.violation = cluster.violation();
-  result.digest = world.digest();
-  result.outcomes = cluster.clients().outcomes();
-  result.rows = cluster.checker().rows_checked();
-  result.answers = cluster.checker().answers_checked();
-  result.commits = cluster.checker().commits_checked();
-  result.admin_operations = admin.history().operations();
   result.faults = storm.faults();
-  result.actions = world.actions_run();
-  result.torn_writes = cluster.disk().torn_writes();
-  result.fenced_writes = cluster.disk().fenced_writes();
-  result.simulated = world.elapsed();
-  result.lines = world.lines();
+  FillResult(cluster, admin, &result);
   return result;
 }
 

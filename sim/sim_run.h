@@ -18,6 +18,7 @@ struct RunOptions {
   uint64_t seed = 1;
   bool faults = true;
   bool keep_lines = false;
+  PlantedBug bug = PlantedBug::kNone;  // for the mutation check
   absl::Duration storm = absl::Seconds(12);
   // After the storm everything has to be well again within this.
   absl::Duration calm_most = absl::Seconds(150);
@@ -46,5 +47,8 @@ RunResult RunSeed(const RunOptions& options);
 class SimAdmin;
 absl::Duration RunCalm(SimCluster* cluster, SimAdmin* admin,
                        absl::Duration within);
+// Everything that a result says but what only the caller knows.
+void FillResult(const SimCluster& cluster, const SimAdmin& admin,
+                RunResult* result);
 
 }  // namespace trunkline::sim

@@ -52,7 +52,8 @@ class SimStore final : public coordinator::PlacementStore {
 
   absl::StatusOr<StoreContents> Load() override {
     if (disk_->unreadable_) return absl::UnavailableError("the disk is away");
-    if (disk_->epoch() != epoch_) return Deposed();
+    if (disk_->epoch() != epoch_ && !disk_->world_->has(PlantedBug::kNoFence))
+      return Deposed();
     return disk_->contents();
   }
   absl::Status Commit(const StoreChange& change) override {
@@ -84,6 +85,13 @@ absl::StatusOr<std::unique_ptr<coordinator::PlacementStore>> SimDisk::Open() {
 
 void SimDisk::DropTornTail() {
   for (const LogEntry& entry : tail_) {
+    if (!entry.whole && world_->has(PlantedBug::kReplayTornTail)) {
+      coordinator::StoreChange half = entry.change;
+      half.cluster.reset();
+      half.history.clear();
+      TakeEffect(half);
+      continue;
+    }
     if (!entry.whole) {
       world_->Trace("disk: a torn transaction is dropped");
       continue;
@@ -94,7 +102,7 @@ void SimDisk::DropTornTail() {
 }
 
 absl::Status SimDisk::Commit(uint64_t epoch, const StoreChange& change) {
-  if (epoch != this->epoch()) {
+  if (epoch != this->epoch() && !world_->has(PlantedBug::kNoFence)) {
     ++fenced_writes_;
     world_->Trace("disk: a write of epoch ", epoch, " is refused");
     return absl::FailedPreconditionError(absl::StrCat(
@@ -106,6 +114,7 @@ absl::Status SimDisk::Commit(uint64_t epoch, const StoreChange& change) {
       TakeEffect(change);
       return absl::OkStatus();
     case WriteFault::kBefore:
+      if (world_->has(PlantedBug::kSayBeforeCommit)) return absl::OkStatus();
       return absl::InternalError("the disk failed");
     case WriteFault::kAfter:
       TakeEffect(change);

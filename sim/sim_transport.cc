@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "dispatch/expert_frame.h"
 
 namespace trunkline::sim {
 
@@ -140,6 +141,8 @@ void Fabric::Deliver(const PipePtr& pipe, int side) {
       if (letter.message.size > 0 && world_->Chance(odds.damage)) {
         letter.message.data()[world_->Below(letter.message.size)] ^=
             static_cast<std::byte>(1 + world_->Below(255));
+        if (world_->has(PlantedBug::kNoChecksum))
+          dispatch::SealFrame({letter.message.data(), letter.message.size});
       }
       Event event = MakeEvent(Event::Kind::kReceived, to.id);
       event.message = std::move(letter.message);
@@ -292,8 +295,9 @@ Message SimTransport::Allocate(size_t size) {
 }
 
 void SimTransport::Release(Message message) {
-  (void)message;
-  --held_;
+  const bool kept =
+      world_->has(PlantedBug::kKeepAnswers) && message.size % 3 == 0;
+  if (!kept) --held_;
 }
 
 void SimTransport::Push(Event event) {

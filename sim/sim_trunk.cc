@@ -76,12 +76,16 @@ SimTrunk::SimTrunk(World* world, Network* network, Fabric* fabric,
                .on_view =
                    [this](const control::ClusterView& view) {
                      hooks_.on_view(*this, view);
+                     if (world_->has(PlantedBug::kClaimUnseenViews) &&
+                         view.revision % 3 == 0)
+                       return;
                      link_.UpdateView(view, identity_);
                    },
                .make_report =
                    [this] {
                      control::Report report;
-                     report.oldest_in_flight = link_.oldest_in_flight();
+                     if (!world_->has(PlantedBug::kForgetStepsInFlight))
+                       report.oldest_in_flight = link_.oldest_in_flight();
                      report.loads = link_.TakeLoads();
                      return report;
                    },
@@ -246,11 +250,20 @@ bool SimTrunk::AdvanceStep() {
   }
   link_.Poll(absl::ZeroDuration());
   if (!link_.Settled(step.call)) return false;
-  const absl::Status status = link_.Finish(step.call);
+  absl::Status status = link_.Finish(step.call);
   step.exchanging = false;
+  if (!status.ok() && world_->has(PlantedBug::kMaskDeadExperts)) {
+    std::fill(step.output.begin(), step.output.end(), 0.0f);
+    step.executed.routes.clear();
+    status = absl::OkStatus();
+  }
   if (!status.ok()) {
     EndStep(status);
     return false;
+  }
+  if (world_->has(PlantedBug::kAnswersByArrival) && step.rows.size() > 1) {
+    std::rotate(step.output.begin(), step.output.begin() + kWidth,
+                step.output.end());
   }
   hooks_.on_combined(*this, step.call, step.rows);
   for (size_t r = 0; r < step.rows.size(); ++r) {

@@ -17,6 +17,7 @@
 #include "absl/time/time.h"
 #include "common/clock.h"
 #include "common/random.h"
+#include "sim/planted_bug.h"
 
 namespace trunkline::sim {
 
@@ -27,6 +28,9 @@ class World {
   World& operator=(const World&) = delete;
 
   uint64_t seed() const { return seed_; }
+  // For the mutation check alone.
+  void Plant(PlantedBug bug) { bug_ = bug; }
+  bool has(PlantedBug bug) const { return bug_ == bug; }
   absl::Time now() const { return now_; }
   absl::Duration elapsed() const { return now_ - absl::UnixEpoch(); }
 
@@ -68,6 +72,7 @@ class World {
   void Record(const std::string& what);
 
   const uint64_t seed_;
+  PlantedBug bug_ = PlantedBug::kNone;
   absl::Time now_ = absl::UnixEpoch();
   std::priority_queue<Action> queue_;
   uint64_t next_order_ = 0, actions_run_ = 0;

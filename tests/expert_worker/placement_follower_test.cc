@@ -235,5 +235,85 @@ TEST_F(PlacementFollowerTest, WaitingToBeDrainedEndsWhenNobodyCouldTakeOver) {
             Handover::kDrained);
 }
 
+// Loads nothing; every load fails at once when told to.
+class FailingShards final : public ShardSource {
+ public:
+  void Stage(PlacementVersion version, std::vector<ExpertKey> /*experts*/,
+             OnProgress on_progress) override {
+    ++stages[version];
+    states_[version].version = version;
+    states_[version].state = StageState::kLoading;
+    on_progress_[version] = std::move(on_progress);
+  }
+  void Retire(PlacementVersion version) override { states_.erase(version); }
+  std::vector<StageProgress> Versions() const override {
+    std::vector<StageProgress> versions;
+    for (const auto& [unused, progress] : states_) versions.push_back(progress);
+    return versions;
+  }
+  void Fail(PlacementVersion version) {
+    StageProgress& progress = states_[version];
+    progress.state = StageState::kFailed;
+    progress.status = absl::ResourceExhaustedError("no room");
+    on_progress_[version](progress);
+  }
+
+  std::map<PlacementVersion, int> stages;
+
+ private:
+  std::map<PlacementVersion, StageProgress> states_;
+  std::map<PlacementVersion, OnProgress> on_progress_;
+};
+
+class IdleServer final : public VersionServer {
+ public:
+  void SetIdentity(uint64_t, WorkerId) override {}
+  void Serve(PlacementVersion, std::shared_ptr<const Shard>,
+             std::function<void()>) override {}
+  void Retire(PlacementVersion) override {}
+};
+
+// A disk or a neighbour in memory that was in the way for a moment must not
+// keep an expert away until somebody restarts the process.
+TEST(PlacementFollowerRetry, OnlyWhatIsNeededIsTriedAgainAndNotAtOnce) {
+  FailingShards shards;
+  IdleServer server;
+  ManualClock clock;
+  PlacementFollower follower(
+      &shards, &server, [] {}, absl::ZeroDuration(), &clock);
+  control::Identity identity;
+  identity.worker = kMe;
+  identity.cluster_id = kCluster;
+  follower.OnRegistered(identity);
+  control::ClusterView view;
+  view.cluster_id = kCluster;
+  const std::vector<PlacementState> states = {PlacementState::kDraining,
+                                              PlacementState::kActive,
+                                              PlacementState::kStaging};
+  for (size_t i = 0; i < states.size(); ++i) {
+    control::PlacementView placement;
+    placement.map.version = PlacementVersion(i + 1);
+    placement.state = states[i];
+    placement.map.layers.push_back({LayerIndex(0), {{{kMe, 0}}}});
+    view.placements.push_back(placement);
+  }
+  follower.OnView(view);
+  for (uint64_t v = 1; v <= 3; ++v) shards.Fail(PlacementVersion(v));
+  for (const control::VersionReport& report : follower.Reports())
+    EXPECT_EQ(report.state, ShardState::kFailed);
+  EXPECT_EQ(shards.stages[PlacementVersion(2)], 1) << "not at once";
+
+  clock.Advance(absl::Seconds(30));
+  follower.Reports();
+  EXPECT_EQ(shards.stages[PlacementVersion(1)], 2);
+  EXPECT_EQ(shards.stages[PlacementVersion(2)], 2);
+  EXPECT_EQ(shards.stages[PlacementVersion(3)], 1)
+      << "a change is the coordinator's to give up";
+  shards.Fail(PlacementVersion(2));
+  clock.Advance(absl::Seconds(30));
+  follower.Reports();
+  EXPECT_EQ(shards.stages[PlacementVersion(2)], 3) << "as often as it takes";
+}
+
 }  // namespace
 }  // namespace trunkline::expert
