@@ -21,7 +21,7 @@ enum class PlantedBug : uint8_t {
   kNoFence,              // the store takes a deposed leader's write
   kSayBeforeCommit,      // a failed write is acknowledged
   kReplayTornTail,       // half a transaction counts after a restart
-  kKeepAnswers,          // a trunk does not give some answers back
+  kKeepAnswers,          // some messages are not given back when done with
   kNoDeadlines,          // a lost message is waited for without end
   kNeverJoinAgain,       // a worker that lost its lease goes on beating
   kDrainedTooEarly,      // drained is shown while versions name the worker

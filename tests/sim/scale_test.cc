@@ -17,7 +17,9 @@ TEST(Scale, ATrunksPlanGrowsNoFasterThanTheNumberOfWorkers) {
     for (const int workers : {8, 64, 512, 4096}) {
       const auto row = ComputeScale(shape, workers, 64, ScaleCosts());
       ASSERT_TRUE(row.ok()) << row.status();
-      if (before != 0) EXPECT_LE(row->plan_operations, before * 8);
+      if (before != 0) {
+        EXPECT_LE(row->plan_operations, before * 8);
+      }
       before = row->plan_operations;
       EXPECT_GT(row->step, absl::ZeroDuration());
       EXPECT_GT(row->trunk_link_bytes, row->worker_link_bytes);
