@@ -214,7 +214,8 @@ void SimExpert::Terminate(std::function<void()> ended) {
 // As ExpertServer::Shutdown: once nobody needs this worker it leaves and ends.
 void SimExpert::LookDrained() {
   if (!leaving_ || ended_ == nullptr ||
-      !follower_.WaitDrained(absl::ZeroDuration()))
+      follower_.WaitDrained(absl::ZeroDuration()) ==
+          expert::PlacementFollower::Handover::kTimedOut)
     return;
   Leave();
 }

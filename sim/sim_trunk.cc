@@ -154,13 +154,10 @@ void SimTrunk::Turn() {
   }
   while (step_.has_value() && AdvanceStep()) {
   }
-  if (!step_.has_value() && (core_.has_running() || !mail_.empty()) &&
-      readiness_.ok()) {
-    WakeAt(world_->now() + absl::Microseconds(10));
-  }
   absl::Time next = link_.NextWake();
   if (!step_.has_value()) {
-    next = std::min(next, core_.NextDeadline());
+    if (!mail_.empty()) WakeAt(world_->now() + absl::Microseconds(10));
+    next = std::min({next, core_.NextDeadline(), core_.NextStep()});
   } else if (!step_->exchanging) {
     WakeAt(step_->next_layer_at);
     return;
