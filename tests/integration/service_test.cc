@@ -189,7 +189,8 @@ TEST_F(DemoCluster, AFullServerSaysSoOrLetsWait) {
 }
 
 TEST_F(DemoCluster, ALostExpertWorkerIsATypedErrorAndServiceComesBackWithIt) {
-  Start({.experts = 2});
+  // Less patience than the coordinator needs to place its experts elsewhere.
+  Start({.experts = 2, .trunk_flags = {"--unready-patience", "1s"}});
   const Completion before =
       Stream(*stub_, GreedyRequest("In the beginning", 16));
   ASSERT_TRUE(before.status.ok()) << before.status.error_message();
