@@ -11,6 +11,7 @@
 #include <benchmark/benchmark.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cmath>
 #include <cstdlib>
 #include <cstring>
@@ -19,11 +20,12 @@
 #include <thread>
 #include <vector>
 
-#include "bench/kernels_limits.h"
+#include "bench/free_order_product.h"
 #include "common/bfloat16.h"
 #include "common/random.h"
 #include "kernels/attention.h"
 #include "kernels/kernel_context.h"
+#include "kernels/machine_limits.h"
 #include "kernels/mamba.h"
 #include "kernels/matmul.h"
 #include "kernels/mlp.h"
@@ -32,7 +34,9 @@ namespace trunkline::bench {
 namespace {
 
 using kernels::Activation;
+using kernels::FmaPeak;
 using kernels::PackedMatrix;
+using kernels::ReadBandwidth;
 
 // Weights are rotated through at least this much memory, so that no cache holds
 // what the next iteration reads.
@@ -123,6 +127,50 @@ void MatMulBf16(benchmark::State& state) {
   } else {
     ReportRate(state, "fma", 2.0 * static_cast<double>(rows * n * k), limit);
   }
+}
+
+// What the fixed order costs: the exact product and the free one in turn over
+// the same weights, no cache holding them. cost is the median of the pairs'
+// ratios, less one; "few percent" is as fine as a noisy machine lets it be.
+void OrderCost(benchmark::State& state) {
+  const int64_t rows = state.range(0);
+  constexpr int64_t kN = 10304;
+  constexpr int64_t kK = 2688;
+  const std::vector<uint16_t> bits = RandomBf16(kN * kK);
+  std::vector<PackedMatrix> matrices;
+  for (int64_t i = 0; i < kWorkingSetBytes / (kN * kK * 2); ++i)
+    matrices.push_back(Packed(bits, kN, kK));
+  const std::vector<float> x = RandomRows(rows * kK);
+  std::vector<float> y(static_cast<size_t>(rows * kN));
+  kernels::MatMulArgs args;
+  args.x = x.data();
+  args.x_stride = kK;
+  args.rows = rows;
+  args.y = y.data();
+  args.y_stride = kN;
+  args.out = Activation::kF32;
+  const auto timed = [](const auto& run) {
+    const auto begin = std::chrono::steady_clock::now();
+    run();
+    return std::chrono::duration<double>(std::chrono::steady_clock::now() -
+                                         begin)
+        .count();
+  };
+  std::vector<double> ratios;
+  size_t next = 0;
+  for (auto _ : state) {
+    // Each takes a matrix that neither has just read.
+    args.w = &matrices[next++ % matrices.size()];
+    const double exact = timed([&] { kernels::MatMul(Context(), args); });
+    const PackedMatrix& other = matrices[next++ % matrices.size()];
+    const double freed = timed(
+        [&] { FreeOrderProduct(*g_pool, x.data(), rows, other, y.data()); });
+    ratios.push_back(exact / freed);
+    benchmark::DoNotOptimize(y.data());
+  }
+  std::nth_element(ratios.begin(), ratios.begin() + ratios.size() / 2,
+                   ratios.end());
+  state.counters["cost"] = ratios[ratios.size() / 2] - 1.0;
 }
 
 // One moe layer at the Nano shape: 128 experts, 6 a row, random routing. Each
@@ -312,6 +360,7 @@ void RegisterAll() {
   products.push_back({512, 10304, 2688});
   products.push_back({512, 2688, 4096});
   add("MatMulBf16/rows/n/k", MatMulBf16, products);
+  add("OrderCost/rows", OrderCost, {{1}, {2}, {4}, {8}});
   add("GroupedExperts/rows", GroupedExperts, {{1}, {8}, {512}});
   add("Scan/rows", Scan, {{1}, {512}});
   add("AttentionDecode/context", AttentionDecode, {{2048}, {32768}});

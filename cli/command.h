@@ -28,6 +28,8 @@ void AddRebalanceCommand(CLI::App* program, SelectedCommand* selected);
 // drain, undrain and workers.
 void AddDrainCommands(CLI::App* program, SelectedCommand* selected);
 void AddReplayCommand(CLI::App* program, SelectedCommand* selected);
+void AddBenchCommand(CLI::App* program, SelectedCommand* selected);
+void AddSynthesizeCommand(CLI::App* program, SelectedCommand* selected);
 void AddVersionCommand(CLI::App* program, SelectedCommand* selected);
 
 // "trunkline inspect: NOT_FOUND: ..." on stderr; kExitFailed.

@@ -55,6 +55,8 @@ int Main(int argc, char** argv) {
   AddDrainCommands(&program, &selected);
   AddExpertsCommand(&program, &selected);
   AddReplayCommand(&program, &selected);
+  AddBenchCommand(&program, &selected);
+  AddSynthesizeCommand(&program, &selected);
   AddVersionCommand(&program, &selected);
   // The library would say only that a sub-command is required.
   if (argc > 1 && argv[1][0] != '-' && !IsCommand(program, argv[1])) {

@@ -1,6 +1,7 @@
 #include "common/aligned_buffer.h"
 
 #include <sys/mman.h>
+#include <unistd.h>
 
 #include <cstdlib>
 #include <cstring>
@@ -9,13 +10,26 @@
 
 namespace trunkline {
 namespace {
+
 constexpr size_t kHugePage = size_t{2} << 20;
+
+// Bytes to map: up to the end of the last huge page, unless that wastes more
+// than a part in 64 of the buffer. A huge page is in memory as a whole, and a
+// model has thousands of buffers; a mapping that ends earlier has small pages
+// at its end.
+size_t MappedBytes(size_t bytes) {
+  const size_t huge = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+  if (huge - bytes <= bytes / 64) return huge;
+  static const auto page = static_cast<size_t>(sysconf(_SC_PAGESIZE));
+  return (bytes + page - 1) / page * page;
 }
+
+}  // namespace
 
 AlignedBuffer::AlignedBuffer(size_t bytes) : size_(bytes) {
   if (bytes == 0) return;
   if (bytes >= kHugePage) {
-    mapped_ = (bytes + kHugePage - 1) / kHugePage * kHugePage;
+    mapped_ = MappedBytes(bytes);
     // One huge page more, so that an aligned start can be cut out of the
     // mapping.
     const size_t reserve = mapped_ + kHugePage;
@@ -31,8 +45,8 @@ AlignedBuffer::AlignedBuffer(size_t bytes) : size_(bytes) {
     std::byte* end = begin + reserve;
     if (aligned + mapped_ != end)
       munmap(aligned + mapped_, static_cast<size_t>(end - (aligned + mapped_)));
-    madvise(aligned, mapped_, MADV_HUGEPAGE);  // advice only: without huge
-                                               // pages it is slower, not wrong
+    // Advice only: without huge pages it is slower, not wrong.
+    madvise(aligned, mapped_, MADV_HUGEPAGE);
     data_ = aligned;
     return;
   }

@@ -70,6 +70,10 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
+void ThreadPool::PinCaller() const {
+  if (!options_.cores.empty()) Pin(pthread_self(), options_.cores.front());
+}
+
 void ThreadPool::Drain(int thread) {
   while (true) {
     const int64_t task = next_task_.fetch_add(1, std::memory_order_relaxed);

@@ -33,6 +33,10 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
+  // Pins the calling thread to the first of the cores, when there are any: the
+  // thread that will call ParallelFor pins itself once.
+  void PinCaller() const;
+
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 
   // fn(int64_t task, int thread). Runs inline when there is one task or one

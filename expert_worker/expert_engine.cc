@@ -74,6 +74,7 @@ void ExpertEngine::Post(std::function<void()> command) {
 }
 
 void ExpertEngine::Loop() {
+  pool_.PinCaller();
   while (true) {
     RunCommands();
     {

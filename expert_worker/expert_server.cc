@@ -4,12 +4,12 @@
 
 #include <algorithm>
 #include <array>
-#include <thread>
 #include <utility>
 #include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "common/clock.h"
+#include "common/compute_threads.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "kernels/kernel_context.h"
@@ -37,17 +37,6 @@ std::string AdvertisedAddress(const std::string& listening,
   const size_t scheme = listening.find("://");
   return absl::StrCat(listening.substr(0, scheme), "://", host, ":",
                       AfterLast(listening, ':'));
-}
-
-ThreadPool::Options ComputeThreads(const ExpertOptions& options) {
-  ThreadPool::Options threads;
-  threads.cores = options.cores;
-  threads.threads = options.threads;
-  if (threads.threads == 0)
-    threads.threads = options.cores.empty()
-                          ? std::max(1u, std::thread::hardware_concurrency())
-                          : static_cast<int>(options.cores.size());
-  return threads;
 }
 
 struct ModelShape {
@@ -117,7 +106,8 @@ absl::StatusOr<std::unique_ptr<ExpertServer>> ExpertServer::Start(
   registration.model_digest = checkpoint->digest();
   registration.moe_layers = std::move(shape.placed);
 
-  const ThreadPool::Options threads = ComputeThreads(options);
+  const ThreadPool::Options threads =
+      ComputeThreads(options.threads, options.cores);
   ExpertStore::Options store;
   store.memory_limit_bytes = options.memory_limit_bytes;
   store.threads = threads;

@@ -1,56 +1,18 @@
 #include "kernels/packed_matrix.h"
 
 #include <algorithm>
-#include <cstring>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
 #include "common/bfloat16.h"
 #include "common/check.h"
-#include "kernels/half.h"
+#include "common/float16.h"
+#include "kernels/pack_panel.h"
 
 namespace trunkline::kernels {
 namespace {
 
 constexpr int64_t kPanel = PackedMatrix::kPanel;
-
-// Inputs transposed at a time: 32 rows of this many bytes stay in the first
-// level cache while they are written out group by group.
-constexpr int64_t kBlockBytes = 256;
-
-// Where output `o` of a panel stands in its group of kPanel.
-int64_t PlaceInGroup(DType dtype, int64_t o) {
-  if (dtype != DType::kBF16) return o;
-  return o < kPanel / 2 ? 2 * o : 2 * (o - kPanel / 2) + 1;
-}
-
-template <typename Word>
-void PackPanel(const std::byte* rows, int64_t row_count, int64_t k, DType dtype,
-               Word* panel) {
-  constexpr int64_t kBlock = kBlockBytes / static_cast<int64_t>(sizeof(Word));
-  int64_t source[kPanel];  // the row that stands at each place; -1: none
-  std::fill(source, source + kPanel, -1);
-  for (int64_t o = 0; o < row_count; ++o) source[PlaceInGroup(dtype, o)] = o;
-  Word block[kPanel][kBlock];
-  std::memset(block, 0, sizeof(block));
-  for (int64_t begin = 0; begin < k; begin += kBlock) {
-    const int64_t count = std::min(kBlock, k - begin);
-    for (int64_t place = 0; place < kPanel; ++place) {
-      if (source[place] < 0) continue;
-      // The source may be unaligned: bytes, not elements.
-      std::memcpy(block[place],
-                  rows + (source[place] * k + begin) *
-                             static_cast<int64_t>(sizeof(Word)),
-                  static_cast<size_t>(count) * sizeof(Word));
-    }
-    for (int64_t i = 0; i < count; ++i) {
-      Word* group = panel + (begin + i) * kPanel;
-      for (int64_t place = 0; place < kPanel; ++place) {
-        group[place] = block[place][i];
-      }
-    }
-  }
-}
 
 }  // namespace
 
@@ -76,14 +38,8 @@ absl::StatusOr<PackedMatrix> PackedMatrix::Pack(const TensorView& weight,
   pool.ParallelFor(packed.panels(), [&](int64_t p, int) {
     const std::byte* rows = weight.data + p * kPanel * row_bytes;
     const int64_t row_count = std::min(kPanel, packed.n_ - p * kPanel);
-    std::byte* panel = packed.data_.data() + p * packed.panel_bytes();
-    if (weight.dtype == DType::kF32) {
-      PackPanel(rows, row_count, packed.k_, weight.dtype,
-                reinterpret_cast<uint32_t*>(panel));
-    } else {
-      PackPanel(rows, row_count, packed.k_, weight.dtype,
-                reinterpret_cast<uint16_t*>(panel));
-    }
+    PackPanel(rows, row_count, packed.k_, weight.dtype,
+              packed.data_.data() + p * packed.panel_bytes());
   });
   return packed;
 }

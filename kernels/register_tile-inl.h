@@ -3,7 +3,7 @@
 // accumulator takes its products in increasing k (contract 1); it may live in
 // memory between two blocks of inputs, since fp32 stores are exact.
 
-#include "kernels/half.h"
+#include "common/float16.h"
 #include "kernels/packed_matrix.h"
 #include "kernels/panel_product.h"
 #include "kernels/simd-inl.h"

@@ -5,7 +5,7 @@
 
 #include "common/bfloat16.h"
 #include "common/check.h"
-#include "kernels/half.h"
+#include "common/float16.h"
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/row_ops.cc"

@@ -90,6 +90,49 @@ const float* WideBlock(const PackedMatrix& w, int64_t panel, int64_t begin,
   return buffer;
 }
 
+// What a task fetches while it computes, one cache line an input: during the
+// first tile of each panel the weights' block that comes next, and during the
+// other tiles, from the first panel on, the rows' next blocks. A row block is
+// used by all panels, but its first use would wait for the memory line by line.
+class BlockFetch {
+ public:
+  BlockFetch(const float* packed, const RowTiles& tiles, const PackedMatrix& w,
+             const TiledRange& range)
+      : packed_(packed), tiles_(tiles), w_(w), range_(range) {}
+
+  struct Lines {
+    const std::byte* from;
+    int64_t step;  // 0: nothing new
+  };
+  // During tile `t` of panel `p` (both counted from the range's begin) in the
+  // block of inputs from `begin` on.
+  Lines During(int64_t begin, int64_t p, int64_t t) const {
+    const int64_t panels = range_.panel_end - range_.panel_begin;
+    const int64_t tile_count = range_.tile_end - range_.tile_begin;
+    if (t == 0) {
+      const int64_t next = p + 1 < panels ? begin : begin + kInputBlock;
+      return {w_.panel(range_.panel_begin + (p + 1) % panels) +
+                  next * kPanel * DTypeBytes(w_.dtype()),
+              64};
+    }
+    const int64_t turn = p * (tile_count - 1) + t - 1;
+    const int64_t tile = range_.tile_begin + turn;
+    if (turn >= tile_count || begin + kInputBlock >= w_.k()) {
+      return {reinterpret_cast<const std::byte*>(packed_), 0};
+    }
+    return {reinterpret_cast<const std::byte*>(
+                packed_ + tiles_.begin(tile) * w_.k() +
+                (begin + kInputBlock) * tiles_.size(tile)),
+            64};
+  }
+
+ private:
+  const float* packed_;
+  const RowTiles& tiles_;
+  const PackedMatrix& w_;
+  const TiledRange& range_;
+};
+
 void TiledProductOnTarget(const float* packed, const RowTiles& tiles,
                           const PackedMatrix& w, const TiledRange& range,
                           const ProductOutput& output) {
@@ -104,23 +147,21 @@ void TiledProductOnTarget(const float* packed, const RowTiles& tiles,
   float* acc = wide_buffer + kInputBlock * kPanel;
   std::memset(acc, 0, static_cast<size_t>(panels * acc_floats) * sizeof(float));
   const auto sequence = std::make_index_sequence<kTileRows>();
+  const BlockFetch fetch(packed, tiles, w, range);
 
   for (int64_t begin = 0; begin < k_total; begin += kInputBlock) {
     const int64_t count = std::min(kInputBlock, k_total - begin);
     for (int64_t p = 0; p < panels; ++p) {
       const float* wide =
           WideBlock(w, range.panel_begin + p, begin, count, wide_buffer);
-      // The block that comes next is fetched during this one's first tile.
-      const int64_t next_panel = range.panel_begin + (p + 1) % panels;
-      const int64_t next_begin = p + 1 < panels ? begin : begin + kInputBlock;
-      const std::byte* next =
-          w.panel(next_panel) + next_begin * kPanel * DTypeBytes(w.dtype());
       for (int64_t t = range.tile_begin; t < range.tile_end; ++t) {
         const int64_t rows = tiles.size(t);
+        const BlockFetch::Lines lines =
+            fetch.During(begin, p, t - range.tile_begin);
         TileOf(sequence, rows)(
             packed + tiles.begin(t) * k_total + begin * rows, wide, count,
-            acc + p * acc_floats + (tiles.begin(t) - row_begin) * kPanel, next,
-            t == range.tile_begin ? 64 : 0);
+            acc + p * acc_floats + (tiles.begin(t) - row_begin) * kPanel,
+            lines.from, lines.step);
       }
     }
   }

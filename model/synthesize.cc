@@ -1,21 +1,24 @@
 #include "model/synthesize.h"
 
-#include <fcntl.h>
 #include <sys/stat.h>
-#include <unistd.h>
+#include <sys/statvfs.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
+#include <system_error>
 #include <utility>
 #include <vector>
 
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_format.h"
 #include "absl/strings/str_join.h"
 #include "common/bfloat16.h"
+#include "common/float16.h"
 #include "common/status_macros.h"
+#include "model/out_file.h"
 #include "model/tensor_names.h"
 #include "model/weight_partition.h"
 
@@ -35,6 +38,10 @@ struct OutTensor {
 using Shard = std::vector<OutTensor>;
 
 DType TypeOf(const SynthesisSpec& spec, const TensorSpec& tensor) {
+  // Every release stores it in fp32, whatever the gate's type.
+  if (absl::EndsWith(tensor.name, "e_score_correction_bias")) {
+    return DType::kF32;
+  }
   return tensor.part == TensorPart::kRouter ? spec.router_dtype : spec.dtype;
 }
 
@@ -99,63 +106,6 @@ std::vector<Shard> PlanShards(std::vector<OutTensor> tensors,
   return shards;
 }
 
-absl::Status SystemError(const std::string& path, const char* action) {
-  const int error = errno;
-  const std::string text =
-      absl::StrCat(path, ": can not ", action, ": ", strerror(error));
-  if (error == ENOSPC || error == EDQUOT)
-    return absl::ResourceExhaustedError(text);
-  return absl::UnavailableError(text);
-}
-
-// A file that gets its name only when it is complete.
-class OutFile {
- public:
-  explicit OutFile(std::string path)
-      : path_(std::move(path)), partial_(path_ + ".partial") {}
-  ~OutFile() {
-    if (fd_ < 0) return;
-    close(fd_);
-    unlink(partial_.c_str());
-  }
-  OutFile(const OutFile&) = delete;
-  OutFile& operator=(const OutFile&) = delete;
-
-  absl::Status Create() {
-    fd_ =
-        open(partial_.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC, 0644);
-    return fd_ < 0 ? SystemError(partial_, "create") : absl::OkStatus();
-  }
-  absl::Status Write(absl::string_view bytes) {
-    while (!bytes.empty()) {
-      const ssize_t written = write(fd_, bytes.data(), bytes.size());
-      if (written < 0 && errno == EINTR) continue;
-      if (written < 0) return SystemError(partial_, "write");
-      bytes.remove_prefix(static_cast<size_t>(written));
-    }
-    return absl::OkStatus();
-  }
-  absl::Status Finish() {
-    if (close(std::exchange(fd_, -1)) != 0)
-      return SystemError(partial_, "close");
-    if (rename(partial_.c_str(), path_.c_str()) != 0)
-      return SystemError(path_, "rename to");
-    return absl::OkStatus();
-  }
-
- private:
-  const std::string path_;
-  const std::string partial_;
-  int fd_ = -1;
-};
-
-absl::Status WriteText(const std::string& path, const std::string& text) {
-  OutFile file(path);
-  TL_RETURN_IF_ERROR(file.Create());
-  TL_RETURN_IF_ERROR(file.Write(text));
-  return file.Finish();
-}
-
 // Written as text: an ordered JSON object looks through all its names for each
 // new one.
 std::string HeaderOf(const Shard& shard) {
@@ -177,11 +127,34 @@ std::string HeaderOf(const Shard& shard) {
   return length + text;
 }
 
+void Store(float value, DType dtype, char* out) {
+  switch (dtype) {
+    case DType::kF32:
+      std::memcpy(out, &value, sizeof(value));
+      return;
+    case DType::kF16: {
+      const HalfBits bits = FloatToHalf(value);
+      std::memcpy(out, &bits, sizeof(bits));
+      return;
+    }
+    case DType::kBF16: {
+      const Bf16Bits bits = FloatToBf16(value);
+      std::memcpy(out, &bits, sizeof(bits));
+      return;
+    }
+  }
+}
+
+// Makes the elements piece by piece on all threads; which thread makes which
+// piece changes nothing, since an element depends on its index alone.
 class WeightWriter {
  public:
-  WeightWriter(uint64_t seed, int64_t bytes_in_all,
+  WeightWriter(uint64_t seed, int64_t bytes_in_all, ThreadPool& pool,
                const SynthesisProgress& progress)
-      : seed_(seed), bytes_in_all_(bytes_in_all), progress_(progress) {}
+      : seed_(seed),
+        bytes_in_all_(bytes_in_all),
+        pool_(pool),
+        progress_(progress) {}
 
   absl::Status WriteShard(const Shard& shard, const std::string& path) {
     OutFile file(path);
@@ -195,24 +168,25 @@ class WeightWriter {
   }
 
  private:
+  static constexpr int64_t kPiece = 1 << 15;  // elements of a task
+  static constexpr int64_t kChunk = 1 << 21;  // elements between two writes
+
   absl::Status WriteTensor(const TensorSpec& tensor, DType dtype,
                            OutFile* file) {
-    constexpr int64_t kChunk = 1 << 16;
     const SyntheticTensor values(seed_, tensor.name, tensor.shape);
     const int64_t elements = Elements(tensor.shape);
+    const int64_t width = DTypeBytes(dtype);
     for (int64_t begin = 0; begin < elements; begin += kChunk) {
       const int64_t end = std::min(elements, begin + kChunk);
-      buffer_.resize(static_cast<size_t>((end - begin) * DTypeBytes(dtype)));
-      for (int64_t i = begin; i < end; ++i) {
-        char* out = buffer_.data() + (i - begin) * DTypeBytes(dtype);
-        const float value = values.At(i);
-        if (dtype == DType::kF32) {
-          std::memcpy(out, &value, 4);
-        } else {
-          const Bf16Bits bits = FloatToBf16(value);
-          std::memcpy(out, &bits, 2);
-        }
-      }
+      buffer_.resize(static_cast<size_t>((end - begin) * width));
+      pool_.ParallelFor((end - begin + kPiece - 1) / kPiece,
+                        [&](int64_t piece, int) {
+                          const int64_t from = begin + piece * kPiece;
+                          const int64_t to = std::min(end, from + kPiece);
+                          char* out = buffer_.data() + (from - begin) * width;
+                          for (int64_t i = from; i < to; ++i, out += width)
+                            Store(values.At(i), dtype, out);
+                        });
       TL_RETURN_IF_ERROR(file->Write(buffer_));
       bytes_written_ += static_cast<int64_t>(buffer_.size());
       if (progress_) progress_(bytes_written_, bytes_in_all_);
@@ -222,22 +196,26 @@ class WeightWriter {
 
   const uint64_t seed_;
   const int64_t bytes_in_all_;
+  ThreadPool& pool_;
   const SynthesisProgress& progress_;
   int64_t bytes_written_ = 0;
   std::string buffer_;
 };
 
-absl::Status WriteWeights(const SynthesisSpec& spec,
-                          const std::string& directory,
-                          const SynthesisProgress& progress) {
-  const std::vector<TensorSpec> expected = ExpectedTensors(spec.config);
-  const std::vector<Shard> shards =
-      PlanShards(PlanTensors(spec, expected), spec.shard_bytes_max);
+int64_t BytesOf(const std::vector<Shard>& shards) {
   int64_t bytes = 0;
   for (const Shard& shard : shards) {
     for (const OutTensor& tensor : shard) bytes += tensor.bytes;
   }
-  WeightWriter writer(spec.seed, bytes, progress);
+  return bytes;
+}
+
+absl::Status WriteWeights(const SynthesisSpec& spec,
+                          const std::vector<Shard>& shards,
+                          const std::string& directory, ThreadPool& pool,
+                          const SynthesisProgress& progress) {
+  const int64_t bytes = BytesOf(shards);
+  WeightWriter writer(spec.seed, bytes, pool, progress);
   if (spec.shard_bytes_max == 0) {
     return writer.WriteShard(shards[0],
                              absl::StrCat(directory, "/model.safetensors"));
@@ -252,26 +230,12 @@ absl::Status WriteWeights(const SynthesisSpec& spec,
     TL_RETURN_IF_ERROR(
         writer.WriteShard(shards[s], absl::StrCat(directory, "/", name)));
   }
-  return WriteText(absl::StrCat(directory, "/model.safetensors.index.json"),
-                   index.dump(2) + "\n");
+  return WriteWholeFile(
+      absl::StrCat(directory, "/model.safetensors.index.json"),
+      index.dump(2) + "\n");
 }
 
-bool Exists(const std::string& path) {
-  struct stat stat_buffer;
-  return stat(path.c_str(), &stat_buffer) == 0;
-}
-
-}  // namespace
-
-absl::Status SynthesizeCheckpoint(const SynthesisSpec& spec,
-                                  const std::string& directory,
-                                  const SynthesisProgress& progress) {
-  for (const DType dtype : {spec.dtype, spec.router_dtype}) {
-    if (dtype == DType::kF16) {
-      return absl::UnimplementedError(
-          "checkpoints are synthesised as F32 or BF16, not F16");
-    }
-  }
+absl::Status CheckSpec(const SynthesisSpec& spec) {
   if (spec.router_dtype != DType::kF32 && spec.router_dtype != spec.dtype) {
     return absl::InvalidArgumentError(
         "the router's type is F32 or the type of the projections");
@@ -281,27 +245,71 @@ absl::Status SynthesizeCheckpoint(const SynthesisSpec& spec,
         absl::StrCat("trunk prefix \"", spec.trunk_prefix,
                      "\": backbone. and model. are written"));
   }
+  return absl::OkStatus();
+}
+
+// Makes the directory, or takes one that is empty.
+absl::Status TakeDirectory(const std::string& directory) {
+  if (mkdir(directory.c_str(), 0755) != 0 && errno != EEXIST)
+    return FileError(directory, "create");
+  std::error_code error;
+  const std::filesystem::directory_iterator entries(directory, error);
+  if (error) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(directory, ": ", error.message()));
+  }
+  if (entries == std::filesystem::directory_iterator()) return absl::OkStatus();
+  return absl::AlreadyExistsError(
+      absl::StrCat(directory, ": is not empty, it holds ",
+                   entries->path().filename().string(),
+                   ": a checkpoint is written to a new or an empty directory"));
+}
+
+// Headers, index, tokenizer and the file system's own are small beside this.
+constexpr int64_t kRoomForTheRest = int64_t{64} << 20;
+
+absl::Status CheckRoom(const std::string& directory, int64_t weight_bytes) {
+  struct statvfs system {};
+  if (statvfs(directory.c_str(), &system) != 0)
+    return FileError(directory, "ask the free space of");
+  const double needed = static_cast<double>(weight_bytes + kRoomForTheRest);
+  const double free = static_cast<double>(system.f_bavail) *
+                      static_cast<double>(system.f_frsize);
+  if (needed <= free) return absl::OkStatus();
+  return absl::ResourceExhaustedError(absl::StrFormat(
+      "%s: the checkpoint needs %.1f GiB and %.1f GiB are free", directory,
+      needed / (int64_t{1} << 30), free / (int64_t{1} << 30)));
+}
+
+}  // namespace
+
+absl::Status SynthesizeCheckpoint(const SynthesisSpec& spec,
+                                  const std::string& directory,
+                                  const SynthesisProgress& progress,
+                                  ThreadPool* pool) {
+  TL_RETURN_IF_ERROR(CheckSpec(spec));
   TL_ASSIGN_OR_RETURN(const std::string config_text,
                       ConfigJson(spec.config, spec.dtype, spec.spelling));
   TL_ASSIGN_OR_RETURN(const std::string tokenizer_text,
                       SyntheticTokenizerJson(spec.config.vocab_size));
-  if (mkdir(directory.c_str(), 0755) != 0 && errno != EEXIST)
-    return SystemError(directory, "create");
-  const std::string config_path = directory + "/config.json";
-  if (Exists(config_path)) {
-    return absl::AlreadyExistsError(
-        absl::StrCat(directory, ": holds a checkpoint already"));
-  }
-  TL_RETURN_IF_ERROR(WriteWeights(spec, directory, progress));
+  TL_RETURN_IF_ERROR(TakeDirectory(directory));
+  const std::vector<TensorSpec> expected = ExpectedTensors(spec.config);
+  const std::vector<Shard> shards =
+      PlanShards(PlanTensors(spec, expected), spec.shard_bytes_max);
+  TL_RETURN_IF_ERROR(CheckRoom(directory, BytesOf(shards)));
+  ThreadPool alone{ThreadPool::Options{}};
+  TL_RETURN_IF_ERROR(WriteWeights(spec, shards, directory,
+                                  pool != nullptr ? *pool : alone, progress));
   const nlohmann::ordered_json generation = {
       {"bos_token_id", spec.config.bos_token_id},
       {"eos_token_id", spec.config.eos_token_ids},
       {"do_sample", false}};
-  TL_RETURN_IF_ERROR(WriteText(directory + "/generation_config.json",
-                               generation.dump(2) + "\n"));
-  TL_RETURN_IF_ERROR(WriteText(directory + "/tokenizer.json", tokenizer_text));
+  TL_RETURN_IF_ERROR(WriteWholeFile(directory + "/generation_config.json",
+                                    generation.dump(2) + "\n"));
+  TL_RETURN_IF_ERROR(
+      WriteWholeFile(directory + "/tokenizer.json", tokenizer_text));
   // Last, since it is what makes the directory a checkpoint.
-  return WriteText(config_path, config_text);
+  return WriteWholeFile(directory + "/config.json", config_text);
 }
 
 }  // namespace trunkline::model

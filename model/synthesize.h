@@ -12,6 +12,7 @@
 #include "absl/status/status.h"
 #include "absl/strings/string_view.h"
 #include "common/dtype.h"
+#include "common/thread_pool.h"
 #include "model/config_json.h"
 #include "model/model_config.h"
 
@@ -22,7 +23,8 @@ struct SynthesisSpec {
   // tie_word_embeddings leaves the head out.
   ModelConfig config;
   DType dtype = DType::kBF16;        // projections and the rest
-  DType router_dtype = DType::kF32;  // router gates, correction biases
+  DType router_dtype = DType::kF32;  // router gates; their
+                                     // correction biases are F32
   uint64_t seed = 0;
   LayerTableSpelling spelling = LayerTableSpelling::kPattern;
   std::string trunk_prefix = "backbone.";  // or "model."
@@ -33,13 +35,16 @@ struct SynthesisSpec {
 // bytes written so far, bytes in all.
 using SynthesisProgress = std::function<void(int64_t, int64_t)>;
 
-// Creates the directory (its parent exists) with config.json,
-// generation_config.json, tokenizer.json and the weights. INVALID_ARGUMENT when
-// the configuration can not be written in the spelling; ALREADY_EXISTS when the
-// directory holds a checkpoint already.
+// Creates the directory (its parent exists) or takes an empty one, and writes
+// config.json, generation_config.json, tokenizer.json and the weights, on the
+// pool's threads (null: on the caller's). INVALID_ARGUMENT when the
+// configuration can not be written in the spelling; ALREADY_EXISTS when the
+// directory is not empty; RESOURCE_EXHAUSTED when the disk has no room for it,
+// which is looked at before the first byte is written.
 absl::Status SynthesizeCheckpoint(const SynthesisSpec& spec,
                                   const std::string& directory,
-                                  const SynthesisProgress& progress = nullptr);
+                                  const SynthesisProgress& progress = nullptr,
+                                  ThreadPool* pool = nullptr);
 
 // A byte-level BPE tokenizer without merges: three special tokens, the 256
 // bytes, then made-up words, so that every id of the vocabulary has a text.

@@ -171,6 +171,7 @@ EngineStats Engine::Stats() const {
 }
 
 void Engine::Loop() {
+  pool_->PinCaller();
   while (true) {
     TakeMail();
     LookAtExperts();

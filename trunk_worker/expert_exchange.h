@@ -14,6 +14,7 @@
 #include "dispatch/layer_exchange.h"
 #include "kernels/kernel_context.h"
 #include "routing/route_table.h"
+#include "trunk_worker/step_phase.h"
 
 namespace trunkline::trunk {
 
@@ -39,12 +40,17 @@ struct MoeCall {
   float* combined =
       nullptr;  // [routes->rows, width], written by Finish, rounded once
   int64_t combined_stride = 0;
+  PhaseObserver* phases = nullptr;  // may be null
   // Not null: an OK Finish fills the contributions that are asked for, and over
   // a network also origin and routes.
   RoutesExecuted* executed = nullptr;
   // Not null: an OK Finish writes how many routes it added.
   uint64_t* routes_added = nullptr;
 };
+
+inline void EnterPhase(const MoeCall& call, StepPhase phase) {
+  if (call.phases != nullptr) call.phases->Enter(phase);
+}
 
 class ExpertExchange {
  public:

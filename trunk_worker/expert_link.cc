@@ -197,6 +197,7 @@ absl::Status ExpertLink::Begin(const MoeCall& moe) {
 absl::Status ExpertLink::Finish(const MoeCall& moe) {
   Call* call = FindCall(moe.step, moe.layer, kOnlyMicroBatch);
   TL_CHECK(call != nullptr) << "Finish without Begin, layer " << moe.layer;
+  EnterPhase(moe, StepPhase::kExperts);
   const absl::Time waited_from = clock_.Now();
   while (!Over(*call)) {
     const absl::Time now = clock_.Now();
@@ -238,6 +239,7 @@ absl::Status ExpertLink::Finish(const MoeCall& moe) {
 }
 
 absl::Status ExpertLink::Combine(Call& call) {
+  EnterPhase(call.moe, StepPhase::kCombine);
   const absl::Time start = clock_.Now();
   dispatch::PlanCombine(*call.moe.routes, &combine_plan_);
   FillContributions(*call.moe.routes, combine_plan_, call.exchange.answers(),

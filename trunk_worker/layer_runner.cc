@@ -36,6 +36,7 @@ LayerRunner::LayerRunner(const model::ModelConfig* config,
 
 absl::Status LayerRunner::RunStep(StepId step, std::span<const RowRun> runs,
                                   StepLogits* logits) {
+  Enter(StepPhase::kRest);
   BeginRuns(runs);
   route_counts_ = {};
   layer_route_counts_.clear();
@@ -43,6 +44,7 @@ absl::Status LayerRunner::RunStep(StepId step, std::span<const RowRun> runs,
   for (const model::LayerSpec& spec : config_.layers)
     TL_RETURN_IF_ERROR(Layer(step, spec));
   Head(runs, logits);
+  Enter(StepPhase::kRest);
   for (const Run& run : runs_) run.state->CommitStep();
   return absl::OkStatus();
 }
@@ -84,6 +86,7 @@ void LayerRunner::Embed(std::span<const RowRun> runs) {
 absl::Status LayerRunner::Layer(StepId step, const model::LayerSpec& spec) {
   const LayerWeights& w = weights_.layers()[spec.index.value];
   if (tap_) tap_(spec.index, Tap::kBlockIn, act_.residual.data(), rows_);
+  Enter(StepPhase::kNorm);
   Norm(act_.residual.data(), w.norm, act_.normed.data());
   switch (spec.kind) {
     case LayerKind::kMamba:
@@ -93,6 +96,7 @@ absl::Status LayerRunner::Layer(StepId step, const model::LayerSpec& spec) {
       Attention(spec, std::get<AttentionWeights>(w.mixer));
       break;
     case LayerKind::kMlp:
+      Enter(StepPhase::kDense);
       Mlp(std::get<kernels::MlpWeights>(w.mixer), act_.mixer_out.data());
       break;
     case LayerKind::kMoe:
@@ -100,6 +104,7 @@ absl::Status LayerRunner::Layer(StepId step, const model::LayerSpec& spec) {
       break;
   }
   const int64_t hidden = config_.hidden_size;
+  Enter(StepPhase::kNorm);
   kernels::AddRows(context_, act_.residual.data(), hidden,
                    act_.mixer_out.data(), hidden, rows_, hidden, activation_);
   if (tap_) tap_(spec.index, Tap::kBlockOut, act_.residual.data(), rows_);
@@ -110,11 +115,13 @@ absl::Status LayerRunner::Layer(StepId step, const model::LayerSpec& spec) {
 void LayerRunner::Mamba(const model::LayerSpec& spec, const MambaWeights& w) {
   const model::MambaShape& m = spec.mamba;
   const int64_t stride = m.in_proj_rows();
+  Enter(StepPhase::kMambaProject);
   Project(act_.normed.data(), w.in_proj, act_.in_proj.data(), activation_);
   const float* z = act_.in_proj.data();
   const float* xbc = z + m.inner();
   const float* dt = xbc + m.conv_dim();
 
+  Enter(StepPhase::kMambaScan);
   kernels::CausalConvArgs conv;
   conv.x = xbc;
   conv.x_stride = stride;
@@ -163,6 +170,7 @@ void LayerRunner::Mamba(const model::LayerSpec& spec, const MambaWeights& w) {
   norm.out = activation_;
   kernels::GatedRmsNorm(context_, norm);
 
+  Enter(StepPhase::kMambaProject);
   Project(act_.scan_out.data(), w.out_proj, act_.mixer_out.data(), activation_);
 }
 
@@ -170,10 +178,12 @@ void LayerRunner::Mamba(const model::LayerSpec& spec, const MambaWeights& w) {
 void LayerRunner::Attention(const model::LayerSpec& spec,
                             const AttentionWeights& w) {
   const model::AttentionShape& a = spec.attention;
+  Enter(StepPhase::kAttentionProject);
   Project(act_.normed.data(), w.q_proj, act_.q.data(), activation_);
   Project(act_.normed.data(), w.k_proj, act_.k.data(), activation_);
   Project(act_.normed.data(), w.v_proj, act_.v.data(), activation_);
 
+  Enter(StepPhase::kAttention);
   attention_segments_.clear();
   for (const Run& run : runs_) {
     attention_segments_.push_back({run.row_begin, run.row_count, run.position,
@@ -197,6 +207,7 @@ void LayerRunner::Attention(const model::LayerSpec& spec,
   args.out = activation_;
   kernels::Attention(context_, args);
 
+  Enter(StepPhase::kAttentionProject);
   Project(act_.attended.data(), w.o_proj, act_.mixer_out.data(), activation_);
 }
 
@@ -217,6 +228,7 @@ void LayerRunner::Mlp(const kernels::MlpWeights& w, float* out) {
 absl::Status LayerRunner::Route(const model::LayerSpec& spec,
                                 const MoeWeights& w) {
   const model::MoeShape& m = spec.moe;
+  Enter(StepPhase::kRouter);
   float* scores = act_.scores.data();
   Project(act_.normed.data(), w.gate, scores, Activation::kF32);
   kernels::Sigmoid(context_, scores, m.experts, rows_, m.experts);
@@ -262,6 +274,7 @@ absl::Status LayerRunner::Moe(StepId step, const model::LayerSpec& spec,
   AskObservers(spec.index);
   TL_RETURN_IF_ERROR(Route(spec, w));
   if (latent) {
+    Enter(StepPhase::kLatent);
     Project(act_.normed.data(), w.fc1_latent, act_.latent_in.data(),
             activation_);
   }
@@ -274,6 +287,7 @@ absl::Status LayerRunner::Moe(StepId step, const model::LayerSpec& spec,
   call.rows = latent ? act_.latent_in.data() : act_.normed.data();
   call.row_stride = call.width;
   call.activation = activation_;
+  call.phases = phases_;
   call.combined = latent ? act_.latent_out.data() : act_.mixer_out.data();
   call.combined_stride = call.width;
   if (!watching_.empty()) call.executed = &routes_executed_;
@@ -283,10 +297,12 @@ absl::Status LayerRunner::Moe(StepId step, const model::LayerSpec& spec,
   TL_RETURN_IF_ERROR(shown);
 
   if (latent) {
+    Enter(StepPhase::kLatent);
     Project(act_.latent_out.data(), w.fc2_latent, act_.mixer_out.data(),
             activation_);
   }
   if (shared) {
+    Enter(StepPhase::kNorm);
     kernels::AddRows(context_, act_.mixer_out.data(), hidden,
                      act_.shared_out.data(), hidden, rows_, hidden,
                      activation_);
@@ -314,8 +330,12 @@ absl::Status LayerRunner::Exchange(MoeCall call, const MoeWeights& w,
   route_counts_.accepted += routes;
   route_counts_.dropped += dropped;
   layer_route_counts_.push_back({call.layer, selected, 0, dropped});
+  Enter(StepPhase::kDispatch);
   TL_RETURN_IF_ERROR(experts_.Begin(call));
-  if (shared) Mlp(w.shared, act_.shared_out.data());
+  if (shared) {
+    Enter(StepPhase::kShared);
+    Mlp(w.shared, act_.shared_out.data());
+  }
   TL_RETURN_IF_ERROR(experts_.Finish(call));
   if (added != routes) {
     return routing::BrokenContract(
@@ -385,7 +405,9 @@ void LayerRunner::Head(std::span<const RowRun> runs, StepLogits* logits) {
   logits->values = act_.logits.data();
   logits->vocab = config_.vocab_size;
   if (logit_index_.empty()) return;
+  Enter(StepPhase::kNorm);
   Norm(act_.residual.data(), weights_.final_norm(), act_.normed.data());
+  Enter(StepPhase::kHead);
   kernels::MatMulArgs args;
   args.x = act_.normed.data();
   args.x_stride = config_.hidden_size;

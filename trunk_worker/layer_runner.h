@@ -25,6 +25,7 @@
 #include "trunk_worker/expert_exchange.h"
 #include "trunk_worker/layer_observer.h"
 #include "trunk_worker/sequence_state.h"
+#include "trunk_worker/step_phase.h"
 #include "trunk_worker/trunk_weights.h"
 
 namespace trunkline::trunk {
@@ -111,6 +112,7 @@ class LayerRunner {
   void set_observers(std::vector<LayerObserver*> observers) {
     observers_ = std::move(observers);
   }
+  void set_phases(PhaseObserver* phases) { phases_ = phases; }
   int64_t rows_max() const { return rows_max_; }
   // Of the last step, also one that failed.
   const RouteCounts& route_counts() const { return route_counts_; }
@@ -122,6 +124,9 @@ class LayerRunner {
   }
 
  private:
+  void Enter(StepPhase phase) {
+    if (phases_ != nullptr) phases_->Enter(phase);
+  }
   void BeginRuns(std::span<const RowRun> runs);
   void Embed(std::span<const RowRun> runs);
   absl::Status Layer(StepId step, const model::LayerSpec& spec);
@@ -157,6 +162,7 @@ class LayerRunner {
   RouteFunction route_tap_;
   std::vector<LayerObserver*> observers_;
   std::vector<LayerObserver*> watching_;  // the layer under way
+  PhaseObserver* phases_ = nullptr;
   RouteCounts route_counts_;
   std::vector<LayerRouteCounts> layer_route_counts_;
   std::vector<RunRouteCounts> run_route_counts_;

@@ -60,11 +60,13 @@ absl::Status LocalExperts::Begin(const MoeCall& call) {
 }
 
 absl::Status LocalExperts::Finish(const MoeCall& call) {
+  EnterPhase(call, StepPhase::kDispatch);
   GroupRoutes(call, layers_.at(call.layer));
   const size_t floats = row_of_.size() * static_cast<size_t>(call.width);
   if (y_.size() < floats * sizeof(float))
     y_ = AlignedBuffer((floats + floats / 4) * sizeof(float));
   if (!groups_.empty()) {
+    EnterPhase(call, StepPhase::kExperts);
     kernels::GroupedMlpArgs args;
     args.x = call.rows;
     args.x_stride = call.row_stride;
@@ -75,6 +77,7 @@ absl::Status LocalExperts::Finish(const MoeCall& call) {
     args.out = call.activation;
     kernels::GroupedMlp(context_, args, &scratch_);
   }
+  EnterPhase(call, StepPhase::kCombine);
   CombineOutputs(call);
   return absl::OkStatus();
 }

@@ -8,15 +8,16 @@
 #include <algorithm>
 #include <array>
 #include <filesystem>
-#include <thread>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/compute_threads.h"
 #include "common/log.h"
 #include "common/status_macros.h"
 #include "kernels/kernel_context.h"
 #include "transport/transport_factory.h"
 #include "trunk_worker/local_experts.h"
+#include "trunk_worker/trunk_registration.h"
 
 namespace trunkline::trunk {
 namespace {
@@ -40,18 +41,6 @@ std::string MakeName(const std::string& listen) {
 
 std::string HostOf(const std::string& address) {
   return address.substr(0, address.rfind(':'));
-}
-
-ThreadPool::Options ComputeThreads(const TrunkOptions& options) {
-  ThreadPool::Options threads;
-  threads.cores = options.cores;
-  threads.threads = options.threads;
-  if (threads.threads == 0) {
-    threads.threads = options.cores.empty()
-                          ? std::max(1u, std::thread::hardware_concurrency())
-                          : static_cast<int>(options.cores.size());
-  }
-  return threads;
 }
 
 int64_t PhysicalMemory() {
@@ -86,22 +75,6 @@ absl::StatusOr<std::shared_ptr<const model::Tokenizer>> LoadTokenizer(
   return model::Tokenizer::Load(file);
 }
 
-std::vector<placement::MoeLayerShape> PlacedShapes(
-    const model::Checkpoint& checkpoint) {
-  std::vector<placement::MoeLayerShape> shapes;
-  for (const model::LayerSpec& spec : checkpoint.config().layers) {
-    if (spec.kind != model::LayerKind::kMoe) continue;
-    int64_t bytes = 0;
-    for (const model::TensorInfo& tensor : checkpoint.tensors()) {
-      if (tensor.role == model::TensorRole::kRoutedExpert &&
-          tensor.layer == spec.index)
-        bytes += tensor.bytes;
-    }
-    shapes.push_back({spec.index, spec.moe.experts, bytes / spec.moe.experts});
-  }
-  return shapes;
-}
-
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<TrunkServer>> TrunkServer::Start(
@@ -134,7 +107,8 @@ absl::Status TrunkServer::LoadModel(const TrunkOptions& options) {
         "), so there is nothing to place: leave --coordinator out"));
   TL_ASSIGN_OR_RETURN(std::shared_ptr<const model::Tokenizer> tokenizer,
                       LoadTokenizer(options.model_dir));
-  pool_ = std::make_unique<ThreadPool>(ComputeThreads(options));
+  pool_ = std::make_unique<ThreadPool>(
+      ComputeThreads(options.threads, options.cores));
   const kernels::KernelContext context{pool_.get()};
   self_check_digest_ = kernels::SelfCheckDigest(context);
   TL_ASSIGN_OR_RETURN(weights_, TrunkWeights::Load(*checkpoint, context,
@@ -252,21 +226,17 @@ absl::Status TrunkServer::Listen(const TrunkOptions& options) {
 }
 
 void TrunkServer::Join(const TrunkOptions& options) {
-  control::Registration registration;
+  control::Registration registration =
+      TrunkRegistration(*model_.checkpoint, model_.admission,
+                        self_check_digest_);
   registration.name = name_;
-  registration.role = control::Role::kTrunk;
   registration.api_address =
       options.advertise_host.empty()
           ? address_
           : absl::StrCat(options.advertise_host, ":",
                          address_.substr(address_.rfind(':') + 1));
   registration.metrics_address = metrics_address();
-  registration.model_digest = model_.checkpoint->digest();
-  registration.numerics_class = std::string(kernels::NumericsClass());
-  registration.self_check_digest = self_check_digest_;
   registration.failure_domain = HostName();
-  registration.moe_layers = PlacedShapes(*model_.checkpoint);
-  registration.admission = routing::SpecOf(model_.admission);
 
   control::CoordinatorClient::Callbacks callbacks;
   callbacks.on_registered = [this](const control::Identity& identity) {

@@ -35,6 +35,9 @@ class WeightLoader {
     for (const model::LayerSpec& spec : checkpoint_.config().layers) {
       TL_ASSIGN_OR_RETURN(LayerWeights layer, LoadLayer(spec));
       weights.layers_.push_back(std::move(layer));
+      // Layer by layer, so that the packed form replaces the pages that it was
+      // read from instead of standing beside them.
+      map_->ReleasePages();
     }
     TL_ASSIGN_OR_RETURN(weights.final_norm_, Vector("norm_f.weight"));
     // With a tied head this is the embedding once more, packed.

@@ -4,7 +4,7 @@
 #include <limits>
 
 #include "kernels/array_math.h"
-#include "kernels/half.h"
+#include "common/float16.h"
 #include "tests/kernels/kernel_test_support.h"
 
 namespace trunkline::kernels {

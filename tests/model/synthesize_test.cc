@@ -4,7 +4,10 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <cstring>
+#include <filesystem>
 
+#include "common/float16.h"
 #include "model/checkpoint.h"
 #include "model/tokenizer.h"
 #include "tests/model/checkpoint_builder.h"
@@ -35,6 +38,26 @@ TEST(Synthesize, TheSameSpecGivesTheSameBytes) {
   EXPECT_NE(
       ReadFile(a + "/model.safetensors"),
       ReadFile(BuildCheckpoint(spec, directory, "c") + "/model.safetensors"));
+}
+
+TEST(Synthesize, ThreadsAndShardsChangeNoElement) {
+  TempDirectory directory;
+  SynthesisSpec spec = SmallSpec();
+  const std::string alone = BuildCheckpoint(spec, directory, "alone");
+  ThreadPool::Options threads;
+  threads.threads = 5;
+  ThreadPool pool(threads);
+  const std::string together = directory.path() + "/together";
+  ASSERT_TRUE(SynthesizeCheckpoint(spec, together, nullptr, &pool).ok());
+  EXPECT_EQ(ReadFile(alone + "/model.safetensors"),
+            ReadFile(together + "/model.safetensors"));
+  spec.shard_bytes_max = 100 << 10;
+  const std::string sharded = BuildCheckpoint(spec, directory, "sharded");
+  auto one = Checkpoint::Open(alone);
+  auto many = Checkpoint::Open(sharded);
+  ASSERT_TRUE(one.ok() && many.ok()) << many.status();
+  EXPECT_GT((*many)->files().size(), 2u);
+  EXPECT_EQ((*one)->digest(), (*many)->digest());
 }
 
 // The values are part of what benches and recorded results stand on.
@@ -72,13 +95,76 @@ TEST(Synthesize, RefusesASecondCheckpointInOnePlace) {
             absl::StatusCode::kAlreadyExists);
 }
 
-TEST(Synthesize, NamesWhatItCanNotWrite) {
+// Whatever it is: nothing of the user's is mixed with a checkpoint.
+TEST(Synthesize, RefusesADirectoryThatIsNotEmpty) {
+  TempDirectory directory;
+  WriteFile(directory.path() + "/notes.txt", "mine");
+  const absl::Status status =
+      SynthesizeCheckpoint(SmallSpec(), directory.path());
+  EXPECT_EQ(status.code(), absl::StatusCode::kAlreadyExists);
+  EXPECT_THAT(status.ToString(), HasSubstr("notes.txt"));
+}
+
+// A dense layer of 2^47 elements fits no disk.
+TEST(Synthesize, LooksAtTheDiskBeforeItWrites) {
+  TempDirectory directory;
+  SynthesisSpec spec = SmallSpec();
+  spec.config.layers[3].mlp.width = int64_t{1} << 40;
+  const std::string path = directory.path() + "/large";
+  const absl::Status status = SynthesizeCheckpoint(spec, path);
+  EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
+  EXPECT_THAT(status.ToString(), HasSubstr("GiB are free"));
+  EXPECT_TRUE(std::filesystem::is_empty(path));
+}
+
+class SynthesizeDType : public ::testing::TestWithParam<DType> {};
+
+TEST_P(SynthesizeDType, IsWhatTheCheckpointOpensAs) {
+  TempDirectory directory;
+  SynthesisSpec spec = SmallSpec();
+  spec.dtype = GetParam();
+  spec.router_dtype = GetParam();
+  auto checkpoint = Checkpoint::Open(BuildCheckpoint(spec, directory));
+  ASSERT_TRUE(checkpoint.ok()) << checkpoint.status();
+  for (const TensorInfo& tensor : (*checkpoint)->tensors()) {
+    const bool bias =
+        tensor.name.find("e_score_correction_bias") != std::string::npos;
+    EXPECT_EQ(tensor.dtype, bias ? DType::kF32 : GetParam()) << tensor.name;
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(All, SynthesizeDType,
+                         ::testing::Values(DType::kF32, DType::kF16,
+                                           DType::kBF16),
+                         [](const auto& param) {
+                           return std::string(DTypeName(param.param));
+                         });
+
+TEST(Synthesize, AHalfIsTheNearestOneToTheElement) {
   TempDirectory directory;
   SynthesisSpec spec = SmallSpec();
   spec.dtype = DType::kF16;
-  EXPECT_THAT(SynthesizeCheckpoint(spec, directory.path() + "/x").ToString(),
-              HasSubstr("not F16"));
-  spec = SmallSpec();
+  const EditableCheckpoint stored =
+      EditableCheckpoint::Read(BuildCheckpoint(spec, directory));
+  const EditableTensor& head = stored.tensors.at("lm_head.weight");
+  const SyntheticTensor values(spec.seed, "lm_head.weight", head.shape);
+  for (int64_t i = 0; i < 512 * 64; ++i) {
+    HalfBits bits = 0;
+    std::memcpy(&bits, head.data.data() + 2 * i, 2);
+    const float value = values.At(i);
+    const float error = std::abs(HalfToFloat(bits) - value);
+    for (const int step : {-1, 1}) {
+      EXPECT_LE(
+          error,
+          std::abs(HalfToFloat(static_cast<HalfBits>(bits + step)) - value))
+          << i;
+    }
+  }
+}
+
+TEST(Synthesize, NamesWhatItCanNotWrite) {
+  TempDirectory directory;
+  SynthesisSpec spec = SmallSpec();
   spec.config.layers[1].moe.top_k = 99;
   EXPECT_THAT(SynthesizeCheckpoint(spec, directory.path() + "/x").ToString(),
               HasSubstr("num_experts_per_tok 99"));

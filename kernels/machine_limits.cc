@@ -1,17 +1,19 @@
-#include "bench/kernels_limits.h"
+#include "kernels/machine_limits.h"
 
 #include <algorithm>
 #include <atomic>
 #include <chrono>
+#include <cstring>
+#include <vector>
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "bench/kernels_limits.cc"
+#define HWY_TARGET_INCLUDE "kernels/machine_limits.cc"
 #include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 
 HWY_BEFORE_NAMESPACE();
-namespace trunkline::bench {
+namespace trunkline::kernels {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
@@ -79,11 +81,11 @@ double FmaRounds(int64_t rounds, float* sink) {
 }
 
 }  // namespace HWY_NAMESPACE
-}  // namespace trunkline::bench
+}  // namespace trunkline::kernels
 HWY_AFTER_NAMESPACE();
 
 #if HWY_ONCE
-namespace trunkline::bench {
+namespace trunkline::kernels {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -141,5 +143,35 @@ double FmaPeak(ThreadPool& pool, int repeats) {
   return best;
 }
 
-}  // namespace trunkline::bench
+double CacheCopy(int repeats) {
+  constexpr size_t kBytes = 8 << 10;  // read and written: 16 KiB in the cache
+  constexpr int kCopies = 4096;
+  std::vector<char> from(kBytes, 1), to(kBytes);
+  double best = 0;
+  for (int r = 0; r < repeats; ++r) {
+    const auto start = Clock::now();
+    for (int i = 0; i < kCopies; ++i) {
+      std::memcpy(to.data(), from.data(), kBytes);
+      // The compiler must believe that each copy is read.
+      asm volatile("" : : "r"(to.data()), "r"(from.data()) : "memory");
+    }
+    best = std::max(
+        best, static_cast<double>(kBytes) * kCopies / SecondsSince(start));
+  }
+  return best;
+}
+
+double ForkJoinSeconds(ThreadPool& pool, int repeats) {
+  std::vector<double> seconds;
+  for (int r = 0; r < repeats; ++r) {
+    const auto start = Clock::now();
+    pool.ParallelFor(pool.threads(), [](int64_t, int) {});
+    seconds.push_back(SecondsSince(start));
+  }
+  std::nth_element(seconds.begin(), seconds.begin() + repeats / 2,
+                   seconds.end());
+  return seconds[static_cast<size_t>(repeats / 2)];
+}
+
+}  // namespace trunkline::kernels
 #endif  // HWY_ONCE
