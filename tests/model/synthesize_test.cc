@@ -105,11 +105,15 @@ TEST(Synthesize, RefusesADirectoryThatIsNotEmpty) {
   EXPECT_THAT(status.ToString(), HasSubstr("notes.txt"));
 }
 
-// A dense layer of 2^47 elements fits no disk.
+// Two hundred dense layers of 4 TB each fit no disk.
 TEST(Synthesize, LooksAtTheDiskBeforeItWrites) {
   TempDirectory directory;
-  SynthesisSpec spec = SmallSpec();
-  spec.config.layers[3].mlp.width = int64_t{1} << 40;
+  SmallModel model;
+  model.pattern = "M" + std::string(200, '-');
+  model.hidden_size = 1 << 20;
+  model.dense_width = 1 << 20;
+  SynthesisSpec spec;
+  spec.config = SmallConfig(model);
   const std::string path = directory.path() + "/large";
   const absl::Status status = SynthesizeCheckpoint(spec, path);
   EXPECT_EQ(status.code(), absl::StatusCode::kResourceExhausted) << status;
