@@ -121,6 +121,7 @@ class Bench {
     up.model = flags_.model;
     up.experts = flags_.experts;
     up.simd = flags_.simd;
+    up.cores = flags_.cores;
     up.no_metrics = true;
     up.log_level = "warn";
     TL_ASSIGN_OR_RETURN(
@@ -194,6 +195,7 @@ class Bench {
       report_.read_all_threads =
           std::max(report_.read_all_threads, bench->ReadLimit(pool_.get()));
     }
+    report_.fresh_memory_rate = bench->fresh_memory_rate();
     report_.fma_one_thread = kernels::FmaPeak(alone, kRepeats);
     report_.fma_all_threads = kernels::FmaPeak(*pool_, kRepeats);
     report_.cache_copy = kernels::CacheCopy(kRepeats);

@@ -28,7 +28,8 @@ std::string LimitsText(const BenchReport& r) {
       r.threads, "\n  fma     ", Giga(r.fma_one_thread, ""),
       "GFLOP/s with 1 thread, ", Giga(r.fma_all_threads, ""), "GFLOP/s with ",
       r.threads, "\n  cache   ", Giga(r.cache_copy, ""),
-      "GB/s copied by 1 thread\n");
+      "GB/s copied by 1 thread\n  fresh   ", Giga(r.fresh_memory_rate, ""),
+      "GB/s first written to new memory with ", r.threads, "\n");
   absl::StrAppendFormat(&text, "  fork    %.1f us to all threads and back\n",
                         r.fork_join_seconds * 1e6);
   if (r.ping_pong_seconds > 0) {
@@ -177,6 +178,7 @@ nlohmann::ordered_json BenchJson(const BenchReport& r) {
                     {"fma_one_thread", r.fma_one_thread},
                     {"fma_all_threads", r.fma_all_threads},
                     {"cache_copy", r.cache_copy},
+                    {"fresh_memory_rate", r.fresh_memory_rate},
                     {"fork_join_seconds", r.fork_join_seconds},
                     {"ping_pong_seconds", r.ping_pong_seconds}};
   json["load"] = {{"weight_bytes", r.weight_bytes},

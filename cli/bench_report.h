@@ -21,6 +21,7 @@ struct BenchReport {
   double read_one_thread = 0, read_all_threads = 0;
   double fma_one_thread = 0, fma_all_threads = 0;
   double cache_copy = 0;
+  double fresh_memory_rate = 0;  // first writes to new memory, all threads
   double fork_join_seconds = 0;
   double ping_pong_seconds = 0;  // 0: not measured, there is no cluster
 

@@ -77,11 +77,12 @@ class StepBench::PhaseClock final : public trunk::PhaseObserver {
 class StepBench::ExpertCounter final : public trunk::LayerObserver {
  public:
   bool Wants(LayerIndex) override { return true; }
-  void OnLayer(const trunk::ObservedLayer& layer) override {
+  absl::Status OnLayer(const trunk::ObservedLayer& layer) override {
     const routing::RouteTable& table = *layer.routes;
     seen_.assign(static_cast<size_t>(table.experts), false);
     for (const ExpertId expert : table.expert_id) seen_[expert.value] = true;
     count_ += std::count(seen_.begin(), seen_.end(), true);
+    return absl::OkStatus();
   }
   int64_t Take() { return std::exchange(count_, 0); }
 
@@ -150,9 +151,12 @@ StepBench::StepBench(const Parts& parts, Options options,
   runner_.set_phases(clock_.get());
   runner_.set_observers({counter_.get()});
   // Pages that were never written are all the same one.
+  const Clock::time_point begin = Clock::now();
   parts.pool->ParallelFor(kLimitBytes >> 20, [&](int64_t piece, int) {
     std::memset(memory_.data() + (piece << 20), 1, 1 << 20);
   });
+  fresh_memory_rate_ =
+      static_cast<double>(kLimitBytes) / Seconds(Clock::now() - begin);
 }
 
 StepBench::~StepBench() = default;

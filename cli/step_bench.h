@@ -73,6 +73,9 @@ class StepBench {
   absl::StatusOr<StepFigures> Measure(const StepCase& what);
 
   double ReadLimit(ThreadPool* pool);  // bytes per second
+  // Bytes per second at which all threads write to memory that the process has
+  // just been given: what loading can not go beyond, however fast it packs.
+  double fresh_memory_rate() const { return fresh_memory_rate_; }
 
  private:
   class PhaseClock;
@@ -96,6 +99,7 @@ class StepBench {
   const std::unique_ptr<PhaseClock> clock_;
   const std::unique_ptr<ExpertCounter> counter_;
   AlignedBuffer memory_;  // what the read limit reads
+  double fresh_memory_rate_ = 0;
   trunk::StepPlan plan_;
   std::vector<trunk::RowRun> row_runs_;
   trunk::StepLogits logits_;

@@ -40,6 +40,10 @@ void AddClusterFlags(CLI::App* command, UpFlags* f) {
   command->add_flag("--validate-routes", f->validate_routes,
                     "Trunk workers hold each routed layer to every routing "
                     "contract; slow, for finding faults");
+  AddCpuListFlag(command, "--cores", &f->cores,
+                 "Logical cpus to pin compute threads to, such as 0-7: shared "
+                 "out among the expert workers, and once more among the trunk "
+                 "workers, who take turns with them (default: not pinned)");
   command->add_option("--simd", f->simd, "SIMD target of every worker")
       ->type_name("TARGET")
       ->capture_default_str();

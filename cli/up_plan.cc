@@ -4,7 +4,9 @@
 
 #include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "cli/contract_spec.h"
+#include "common/compute_threads.h"
 #include "common/status_macros.h"
 
 namespace trunkline::cli {
@@ -19,8 +21,10 @@ void AppendCommon(const UpFlags& flags, std::vector<std::string>* arguments) {
                      absl::FormatDuration(flags.drain_timeout)});
 }
 
+// cores: of this worker; empty: not pinned.
 UpProcess PlanWorker(const UpFlags& flags, UpRole role, int index,
-                     const std::string& coordinator, int threads) {
+                     const std::string& coordinator, int threads,
+                     const std::vector<int>& cores) {
   const bool trunk = role == UpRole::kTrunk;
   UpProcess process;
   process.role = role;
@@ -40,6 +44,10 @@ UpProcess PlanWorker(const UpFlags& flags, UpRole role, int index,
                        absl::StrCat(threads),
                        "--simd",
                        flags.simd};
+  if (!cores.empty()) {
+    process.arguments.insert(process.arguments.end(),
+                             {"--cores", absl::StrJoin(cores, ",")});
+  }
   if (trunk) {
     process.arguments.insert(process.arguments.end(),
                              {"--admission", flags.admission});
@@ -90,19 +98,23 @@ UpProcess PlanCoordinator(const UpFlags& flags) {
 std::vector<UpProcess> PlanWorkers(const UpFlags& flags,
                                    const std::string& coordinator_address,
                                    int machine_cpus) {
-  const int threads =
-      flags.threads > 0
-          ? flags.threads
-          : std::max(1, machine_cpus / (flags.experts + flags.trunks));
+  const int shared_out =
+      std::max(1, machine_cpus / (flags.experts + flags.trunks));
   std::vector<UpProcess> processes;
-  for (int i = 0; i < flags.experts; ++i) {
-    processes.push_back(
-        PlanWorker(flags, UpRole::kExpert, i, coordinator_address, threads));
-  }
-  for (int i = 0; i < flags.trunks; ++i) {
-    processes.push_back(
-        PlanWorker(flags, UpRole::kTrunk, i, coordinator_address, threads));
-  }
+  const auto plan = [&](UpRole role, int count) {
+    std::vector<std::vector<int>> cores(static_cast<size_t>(count));
+    if (!flags.cores.empty() && count > 0) cores = ShareOut(flags.cores, count);
+    for (int i = 0; i < count; ++i) {
+      const std::vector<int>& own = cores[static_cast<size_t>(i)];
+      int threads = flags.threads;
+      if (threads == 0)
+        threads = own.empty() ? shared_out : static_cast<int>(own.size());
+      processes.push_back(
+          PlanWorker(flags, role, i, coordinator_address, threads, own));
+    }
+  };
+  plan(UpRole::kExpert, flags.experts);
+  plan(UpRole::kTrunk, flags.trunks);
   return processes;
 }
 

@@ -17,6 +17,10 @@ struct UpFlags {
   int trunks = 1;
   int replicas = 1;
   int threads = 0;  // per worker; 0: the machine's cpus shared out
+  // Logical cpus to pin compute threads to; empty: not pinned. Expert workers
+  // compute at the same time and share the set out among them, and so do trunk
+  // workers; a trunk and its experts take turns, so each side gets all of it.
+  std::vector<int> cores;
   std::string transport = "ucx";
   std::string listen = "127.0.0.1:0";  // of the first trunk's API
   std::string coordinator_listen = "127.0.0.1:0";

@@ -85,6 +85,25 @@ TEST(UpPlan, EveryWorkerHasAThreadOnASmallMachine) {
   }
 }
 
+// Experts compute at the same time, so their cpus are apart; the trunk computes
+// while they wait, so it has them all.
+TEST(UpPlan, NamedCpusAreSharedOutWithinARole) {
+  UpFlags flags;
+  flags.experts = 2;
+  flags.cores = {2, 3, 6, 7};
+  const std::vector<UpProcess> workers = PlanWorkers(flags, "h:1", 16);
+  ASSERT_EQ(workers.size(), 3u);
+  EXPECT_EQ(ValueOf(workers[0], "--cores"), "2,3");
+  EXPECT_EQ(ValueOf(workers[1], "--cores"), "6,7");
+  EXPECT_EQ(ValueOf(workers[2], "--cores"), "2,3,6,7");
+  EXPECT_EQ(ValueOf(workers[0], "--threads"), "2");
+  EXPECT_EQ(ValueOf(workers[2], "--threads"), "4");
+  flags.threads = 1;
+  EXPECT_EQ(ValueOf(PlanWorkers(flags, "h:1", 16)[2], "--threads"), "1");
+  flags.cores.clear();
+  EXPECT_EQ(ValueOf(PlanWorkers(flags, "h:1", 16)[0], "--cores"), "");
+}
+
 TEST(UpPlan, TheCoordinatorWaitsForEveryExpertWorker) {
   UpFlags flags;
   flags.experts = 5;
