@@ -230,23 +230,27 @@ void Engine::RunPlannedStep() {
   const absl::Time begin = clock_.Now();
   const StepPlan& plan = core_.PlanStep(begin);
   if (plan.runs.empty()) return;
-  const StepResult result = Execute(plan);
+  Execute(plan);
   const absl::Time end = clock_.Now();
-  ReportStep(plan, result, end - begin);
+  ReportStep(plan, result_, end - begin);
   const uint64_t recomputed = core_.recomputed();
-  core_.OnStepResult(result, end);
+  core_.OnStepResult(result_, end);
   if (core_.recomputed() > recomputed && options_.on_recompute)
     options_.on_recompute(core_.recomputed() - recomputed);
 }
 
-StepResult Engine::Execute(const StepPlan& plan) {
-  StepResult result;
+void Engine::Execute(const StepPlan& plan) {
+  StepResult& result = result_;
+  result.started = true;
+  result.status = absl::OkStatus();
+  result.version = PlacementVersion();
+  result.runs.clear();
   const absl::StatusOr<PlacementVersion> version =
       experts_->BeginStep(plan.step);
   if (!version.ok()) {
     result.started = false;
     result.status = version.status();
-    return result;
+    return;
   }
   result.version = *version;
   {
@@ -263,7 +267,7 @@ StepResult Engine::Execute(const StepPlan& plan) {
   runner_.set_observers(std::move(observers));
   result.status = runner_.RunStep(plan.step, row_runs_, &logits_);
   experts_->EndStep(plan.step);
-  if (!result.status.ok()) return result;
+  if (!result.status.ok()) return;
   if (options_.on_logits) {
     for (size_t i = 0; i < logits_.rows.size(); ++i) {
       const auto [run, row] = logits_.rows[i];
@@ -276,7 +280,6 @@ StepResult Engine::Execute(const StepPlan& plan) {
   SampleStep(plan, logits_, *pool_, &scratch_, &result);
   for (size_t i = 0; i < result.runs.size(); ++i)
     result.runs[i].routes = runner_.run_route_counts()[i];
-  return result;
 }
 
 void Engine::ReportStep(const StepPlan& plan, const StepResult& result,

@@ -140,7 +140,7 @@ class Engine {
   void TakeMail();
   void LookAtExperts();
   void RunPlannedStep();
-  StepResult Execute(const StepPlan& plan);
+  void Execute(const StepPlan& plan);  // into result_
   void ReportStep(const StepPlan& plan, const StepResult& result,
                   absl::Duration time);
   void Deliver();
@@ -158,6 +158,7 @@ class Engine {
   StepLogits logits_;
   std::vector<RowRun> row_runs_;
   std::vector<SamplerScratch> scratch_;
+  StepResult result_;  // of the last step; kept for its memory
   absl::flat_hash_map<RequestId, OutputSink> sinks_;
   absl::Status readiness_ = absl::UnknownError("not looked yet");
 

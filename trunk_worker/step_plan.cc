@@ -13,7 +13,8 @@ void SampleStep(const StepPlan& plan, const StepLogits& logits,
   scratch->resize(pool.threads());
 
   // Statuses apart from the runs: several rows of one run are several tasks.
-  std::vector<absl::Status> statuses(logits.rows.size());
+  std::vector<absl::Status>& statuses = result->row_statuses;
+  statuses.assign(logits.rows.size(), absl::OkStatus());
   pool.ParallelFor(static_cast<int64_t>(logits.rows.size()), [&](int64_t task,
                                                                  int thread) {
     const auto [index, row] = logits.rows[task];

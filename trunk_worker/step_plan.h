@@ -46,6 +46,9 @@ struct StepResult {
   absl::Status status;  // an error: no run made anything
   PlacementVersion version;
   std::vector<RunResult> runs;  // parallel to the plan's, when OK
+  // SampleStep's own: of each row that it drew from. Kept, so that a result
+  // that is used again needs no memory.
+  std::vector<absl::Status> row_statuses;
 };
 
 // Draws the tokens of a step from its logits, one task per row. `scratch` grows
