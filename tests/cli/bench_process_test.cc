@@ -12,7 +12,7 @@
 namespace trunkline::cli {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 using trunkline::testing::ReadFile;
 using trunkline::testing::RunProgram;
 using trunkline::testing::RunResult;
@@ -26,7 +26,7 @@ RunResult Trunkline(Strings arguments) {
   return RunProgram(arguments, kPatience);
 }
 
-class Bench : public testing::Test {
+class Bench : public ::testing::Test {
  protected:
   void SetUp() override {
     const RunResult made = Trunkline({"synthesize", "--shape", "tiny", model_});
@@ -85,8 +85,8 @@ void ExpectAllCases(const nlohmann::json& json) {
     EXPECT_GT(step["phase_seconds"]["experts"], 0);
   }
   EXPECT_THAT(names,
-              testing::ElementsAre("decode/1/0", "decode/3/0", "decode/1/100",
-                                   "decode/3/100", "prefill/70"));
+              ::testing::ElementsAre("decode/1/0", "decode/3/0", "decode/1/100",
+                                     "decode/3/100", "prefill/70"));
 }
 
 TEST_F(Bench, MeasuresEveryCaseInThisProcess) {

@@ -11,7 +11,7 @@
 namespace trunkline {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 TEST(ComputeThreads, UsableCoresAreCpusOfThisProcessEachOnce) {
   cpu_set_t allowed;

@@ -1,7 +1,7 @@
 #include "kernels/row_ops.h"
 
-#include "kernels/combine_rows.h"
 #include "common/float16.h"
+#include "kernels/combine_rows.h"
 #include "kernels/scalar_math.h"
 #include "tests/kernels/kernel_test_support.h"
 

@@ -3,8 +3,8 @@
 #include <cmath>
 #include <limits>
 
-#include "kernels/array_math.h"
 #include "common/float16.h"
+#include "kernels/array_math.h"
 #include "tests/kernels/kernel_test_support.h"
 
 namespace trunkline::kernels {
