@@ -67,7 +67,7 @@ const Strings kShort = {"--streams", "1,3", "--contexts",      "0,100",
                         "--seconds", "0",   "--rows-per-step", "32",
                         "--threads", "2",   "--json"};
 
-nlohmann::json Run(const std::string& model, const Strings& more) {
+nlohmann::json RunBench(const std::string& model, const Strings& more) {
   Strings arguments = {"bench", "--model", model};
   arguments.insert(arguments.end(), kShort.begin(), kShort.end());
   arguments.insert(arguments.end(), more.begin(), more.end());
@@ -90,11 +90,11 @@ void ExpectAllCases(const nlohmann::json& json) {
 }
 
 TEST_F(Bench, MeasuresEveryCaseInThisProcess) {
-  ExpectAllCases(Run(model_, {}));
+  ExpectAllCases(RunBench(model_, {}));
 }
 
 TEST_F(Bench, MeasuresEveryCaseOverExpertWorkers) {
-  const nlohmann::json json = Run(model_, {"--experts", "2"});
+  const nlohmann::json json = RunBench(model_, {"--experts", "2"});
   ExpectAllCases(json);
   EXPECT_EQ(json["run"]["expert_workers"], 2);
   EXPECT_GT(json["limits"]["ping_pong_seconds"], 0);
@@ -102,8 +102,8 @@ TEST_F(Bench, MeasuresEveryCaseOverExpertWorkers) {
 
 TEST_F(Bench, CompareShowsTwoRunsSideBySide) {
   const std::string a = dir_.path() + "/a.json", b = dir_.path() + "/b.json";
-  Run(model_, {"--json-file", a});
-  Run(model_, {"--json-file", b});
+  RunBench(model_, {"--json-file", a});
+  RunBench(model_, {"--json-file", b});
   const std::string compare = TRUNKLINE_SOURCE_DIR "/bench/compare";
   const RunResult shown = RunProgram({compare, a, b}, kPatience);
   EXPECT_EQ(shown.exit_code, 0) << shown.err;

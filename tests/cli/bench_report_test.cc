@@ -54,10 +54,10 @@ BenchReport ASmallReport() {
   report.layers = "MEM*E";
   report.threads = 2;
   report.repeats = 3;
-  report.weight_bytes = 2 << 30;
+  report.weight_bytes = int64_t{2} << 30;
   report.load_seconds = 2;
   report.page_cache_rate = 4.0 * (1 << 30);
-  report.resident_bytes = report.resident_peak_bytes = 2 << 30;
+  report.resident_bytes = report.resident_peak_bytes = int64_t{2} << 30;
   StepFigures step;
   step.what = {false, 8, 2048};
   step.tokens_per_second = 100;
