@@ -21,7 +21,7 @@ namespace trunkline::cli {
 namespace {
 
 struct InspectFlags {
-  std::string directory, placement;
+  std::string directory, placement, manifest;
   bool as_json = false;
 };
 
@@ -35,6 +35,19 @@ absl::StatusOr<PlacementReport> ReadPlacement(
   return MakePlacementReport(checkpoint, document, path);
 }
 
+absl::Status WriteManifest(const model::Checkpoint& checkpoint,
+                           const std::string& path) {
+  TL_ASSIGN_OR_RETURN(const std::string text,
+                      model::MakeExpertManifest(checkpoint));
+  std::ofstream file(path, std::ios::binary | std::ios::trunc);
+  file << text;
+  file.close();
+  if (!file) {
+    return absl::UnavailableError(absl::StrCat(path, ": can not be written"));
+  }
+  return absl::OkStatus();
+}
+
 absl::Status Inspect(const InspectFlags& flags) {
   TL_ASSIGN_OR_RETURN(const std::shared_ptr<const model::Checkpoint> checkpoint,
                       model::Checkpoint::Open(flags.directory));
@@ -42,6 +55,8 @@ absl::Status Inspect(const InspectFlags& flags) {
       model::Tokenizer::Load(flags.directory + "/tokenizer.json").status();
   // A checkpoint may come without one: it is then served by token ids.
   if (!tokenizer.ok() && !absl::IsNotFound(tokenizer)) return tokenizer;
+  if (!flags.manifest.empty())
+    return WriteManifest(*checkpoint, flags.manifest);
   const InspectReport report = MakeInspectReport(*checkpoint);
   nlohmann::json json = InspectJson(report);
   std::string text = InspectText(report);
@@ -64,7 +79,8 @@ void AddInspectCommand(CLI::App* program, SelectedCommand* selected) {
   command->footer(
       "Examples:\n"
       "  trunkline inspect models/demo\n"
-      "  trunkline inspect models/demo --json | jq .model.active_parameters");
+      "  trunkline inspect models/demo --json | jq .model.active_parameters\n"
+      "  trunkline inspect DIR --write-manifest thin/expert_manifest.json");
   auto flags = std::make_shared<InspectFlags>();
   command
       ->add_option("DIR", flags->directory, "Hugging Face checkpoint directory")
@@ -73,6 +89,12 @@ void AddInspectCommand(CLI::App* program, SelectedCommand* selected) {
       ->add_option("--placement", flags->placement,
                    "Placement document: also print what each worker holds "
                    "under it")
+      ->type_name("FILE");
+  command
+      ->add_option("--write-manifest", flags->manifest,
+                   "Write the digests of all experts and nothing else; beside "
+                   "a config.json, as expert_manifest.json, it stands in for "
+                   "the weights of an expert worker that takes them from peers")
       ->type_name("FILE");
   command->add_flag("--json", flags->as_json,
                     "One JSON object, in bytes and plain counts");

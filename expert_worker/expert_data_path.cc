@@ -25,10 +25,13 @@ ExpertDataPath::ExpertDataPath(const Options& options,
     : transport_(transport),
       metrics_(metrics),
       clock_(*clock),
+      digest_of_(options.digest_of),
       core_(options.layers,
             options.activation == kernels::Activation::kBf16 ? DType::kBF16
                                                              : DType::kF32,
             options.limits),
+      shard_server_([this](ExpertKey key) { return FindLoaded(key); },
+                    options.shard_bytes_under_way_max),
       runner_(context, options.activation, options.answer, clock) {}
 
 void ExpertDataPath::Serve(PlacementVersion version,
@@ -66,7 +69,8 @@ void ExpertDataPath::Handle(transport::Event event) {
     case transport::Event::Kind::kSendDone: {
       const auto found = sends_.find(event.token);
       TL_CHECK(found != sends_.end()) << "token " << event.token;
-      core_.OnAnswerGone(found->second);
+      core_.OnAnswerGone(found->second.answer_bytes);
+      shard_server_.OnGone(found->second.shard_bytes);
       sends_.erase(found);
       if (!event.status.ok()) {
         metrics_->answers_lost.Increment();
@@ -91,7 +95,41 @@ void ExpertDataPath::Handle(transport::Event event) {
   }
 }
 
+std::optional<ShardServer::Held> ExpertDataPath::FindLoaded(
+    ExpertKey key) const {
+  for (const auto& [version, shard] : shards_) {
+    const kernels::MlpWeights* weights = shard->Find(key);
+    if (weights == nullptr || digest_of_ == nullptr) continue;
+    const std::optional<ExpertDigest> digest = digest_of_(key);
+    if (!digest.has_value()) continue;
+    return ShardServer::Held{.weights = weights, .digest = *digest};
+  }
+  return std::nullopt;
+}
+
+void ExpertDataPath::OnShardRequest(transport::Event event) {
+  std::optional<ShardServer::Answer> answer = shard_server_.Handle(
+      {event.message.data(), event.message.size}, *transport_);
+  transport_->Release(std::move(event.message));
+  if (!answer.has_value()) {
+    metrics_->frames_dropped.Increment();
+    return;
+  }
+  (answer->refused ? metrics_->shard_pieces_refused
+                   : metrics_->shard_pieces_sent)
+      .Increment();
+  metrics_->shard_bytes_sent.Increment(static_cast<double>(answer->rows_bytes));
+  const uint64_t token = next_send_++;
+  sends_[token].shard_bytes = answer->rows_bytes;
+  shard_server_.OnSent(answer->rows_bytes);
+  transport_->Send(event.connection, std::move(answer->message), token);
+}
+
 void ExpertDataPath::OnReceived(transport::Event event) {
+  if (IsShardFrame({event.message.data(), event.message.size})) {
+    OnShardRequest(std::move(event));
+    return;
+  }
   metrics_->frames_received.Increment();
   ReceivedFrame frame;
   frame.key = FrameKey(next_frame_++);
@@ -174,7 +212,7 @@ void ExpertDataPath::LogRefusal(const Refusal& refusal) {
 
 void ExpertDataPath::Send(PeerKey peer, transport::Message message) {
   const uint64_t token = next_send_++;
-  sends_[token] = message.size;
+  sends_[token].answer_bytes = message.size;
   core_.OnAnswerSent(message.size);
   transport_->Send(ConnectionOf(peer), std::move(message), token);
 }

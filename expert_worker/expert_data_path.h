@@ -9,8 +9,10 @@
 // Not thread-safe: one thread.
 
 #include <cstdint>
+#include <functional>
 #include <map>
 #include <memory>
+#include <optional>
 #include <vector>
 
 #include "absl/container/flat_hash_map.h"
@@ -20,6 +22,7 @@
 #include "expert_worker/expert_runner.h"
 #include "expert_worker/expert_store.h"
 #include "expert_worker/expert_worker.h"
+#include "expert_worker/shard_server.h"
 #include "transport/transport.h"
 
 namespace trunkline::expert {
@@ -31,6 +34,11 @@ class ExpertDataPath {
     kernels::Activation activation = kernels::Activation::kF32;
     AnswerForm answer = AnswerForm::kGatedF32;
     ExpertWorker::Limits limits;
+    // Of experts that are loaded, for peers that take their weights from here;
+    // null: they are refused.
+    std::function<std::optional<ExpertDigest>(ExpertKey)> digest_of;
+    // Weights on their way to peers; more are refused as busy.
+    size_t shard_bytes_under_way_max = size_t{64} << 20;
   };
 
   // transport (which listens already or will), metrics, clock and the context's
@@ -41,6 +49,7 @@ class ExpertDataPath {
 
   void SetIdentity(uint64_t cluster_id, WorkerId worker) {
     core_.SetIdentity(cluster_id, worker);
+    shard_server_.SetCluster(cluster_id);
   }
   // From now on frames of the version are computed.
   void Serve(PlacementVersion version, std::shared_ptr<const Shard> shard);
@@ -62,6 +71,8 @@ class ExpertDataPath {
   void OnReceived(transport::Event event);
   void RunBatch(const Batch& batch);
   void SendRefusal(const Refusal& refusal);
+  void OnShardRequest(transport::Event event);
+  std::optional<ShardServer::Held> FindLoaded(ExpertKey key) const;
   void Send(PeerKey peer, transport::Message message);
   void LetGo(FrameKey frame);
   void LogRefusal(const Refusal& refusal);
@@ -70,11 +81,17 @@ class ExpertDataPath {
   ExpertMetrics* const metrics_;
   const Clock& clock_;
 
+  const std::function<std::optional<ExpertDigest>(ExpertKey)> digest_of_;
   ExpertWorker core_;
+  ShardServer shard_server_;
   ExpertRunner runner_;
   std::map<PlacementVersion, std::shared_ptr<const Shard>> shards_;
   absl::flat_hash_map<FrameKey, transport::Message> frames_;
-  absl::flat_hash_map<uint64_t, size_t> sends_;  // token -> bytes under way
+  // What of a send is under way: an answer's bytes, or those of a peer's rows.
+  struct Sent {
+    size_t answer_bytes = 0, shard_bytes = 0;
+  };
+  absl::flat_hash_map<uint64_t, Sent> sends_;  // by token
   std::vector<transport::Event> events_;
   uint64_t next_frame_ = 0;
   uint64_t next_send_ = 0;

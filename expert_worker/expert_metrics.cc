@@ -25,6 +25,14 @@ std::string LabelOf(dispatch::RefusalCode code) {
   return label;
 }
 
+constexpr char kShardPieces[] = "trunkline_expert_shard_pieces_total";
+constexpr char kShardPiecesHelp[] = "Requests of peers for weights by result";
+constexpr char kLoaded[] = "trunkline_expert_experts_loaded";
+constexpr char kLoadedHelp[] = "Experts loaded since the start by source";
+constexpr char kLoadedBytes[] = "trunkline_expert_bytes_loaded";
+constexpr char kLoadedBytesHelp[] =
+    "Bytes of experts loaded since the start by source";
+
 }  // namespace
 
 ExpertMetrics::ExpertMetrics(prometheus::Registry& registry)
@@ -50,6 +58,28 @@ ExpertMetrics::ExpertMetrics(prometheus::Registry& registry)
       answers_lost(
           AddCounter(registry, "trunkline_expert_answers_lost_total",
                      "Answers whose trunk was gone when they were sent")),
+      shard_pieces_sent(AddCounter(registry, kShardPieces, kShardPiecesHelp,
+                                   {{"result", "sent"}})),
+      shard_pieces_refused(AddCounter(registry, kShardPieces, kShardPiecesHelp,
+                                      {{"result", "refused"}})),
+      shard_bytes_sent(
+          AddCounter(registry, "trunkline_expert_shard_bytes_sent_total",
+                     "Bytes of weights that peers took from here")),
+      experts_loaded_disk(
+          AddGauge(registry, kLoaded, kLoadedHelp, {{"source", "disk"}})),
+      experts_loaded_peer(
+          AddGauge(registry, kLoaded, kLoadedHelp, {{"source", "peer"}})),
+      expert_bytes_loaded_disk(AddGauge(
+          registry, kLoadedBytes, kLoadedBytesHelp, {{"source", "disk"}})),
+      expert_bytes_loaded_peer(AddGauge(
+          registry, kLoadedBytes, kLoadedBytesHelp, {{"source", "peer"}})),
+      peer_pieces_refused(AddGauge(
+          registry, "trunkline_expert_peer_pieces_refused",
+          "Pieces of weights from peers that were damaged or not asked for")),
+      peers_left(AddGauge(
+          registry, "trunkline_expert_peers_left",
+          "Transfers that were given up: the peer was gone, silent or had "
+          "damaged weights")),
       queue_seconds(
           AddHistogram(registry, "trunkline_expert_queue_seconds",
                        "From a frame's receipt to the start of its batch",

@@ -33,6 +33,17 @@ class ExpertMetrics {
   prometheus::Counter& batches;
   prometheus::Counter& answer_bytes;
   prometheus::Counter& answers_lost;
+  // Experts' weights that peers took from here.
+  prometheus::Counter& shard_pieces_sent;
+  prometheus::Counter& shard_pieces_refused;
+  prometheus::Counter& shard_bytes_sent;
+  // Where this worker's own came from, as of the last report.
+  prometheus::Gauge& experts_loaded_disk;
+  prometheus::Gauge& experts_loaded_peer;
+  prometheus::Gauge& expert_bytes_loaded_disk;
+  prometheus::Gauge& expert_bytes_loaded_peer;
+  prometheus::Gauge& peer_pieces_refused;
+  prometheus::Gauge& peers_left;
   prometheus::Histogram& queue_seconds;
   prometheus::Histogram& compute_seconds;
   prometheus::Gauge& peers;

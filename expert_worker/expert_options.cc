@@ -3,6 +3,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/status_macros.h"
 
 namespace trunkline::expert {
@@ -38,7 +39,9 @@ bool ListensEverywhere(const std::string& listen) {
 absl::Status ExpertOptions::Validate() const {
   if (model_dir.empty())
     return Bad("model", model_dir, "the checkpoint directory is required");
-  TL_RETURN_IF_ERROR(CheckHostPort("coordinator", coordinator, false));
+  for (const absl::string_view one : absl::StrSplit(coordinator, ',')) {
+    TL_RETURN_IF_ERROR(CheckHostPort("coordinator", std::string(one), false));
+  }
   if (transport != "ucx" && transport != "inprocess")
     return Bad("transport", transport, "known are ucx and inprocess");
   if (transport == "ucx") {

@@ -19,7 +19,8 @@ namespace trunkline::expert {
 struct ExpertOptions {
   // Hugging Face directory. The same one on every worker of the cluster.
   std::string model_dir;
-  // The coordinator's "host:port". It need not be up yet.
+  // The coordinator's "host:port", or several with commas between of which one
+  // leads. None need be up yet.
   std::string coordinator;
   // Unique in the cluster and kept across restarts, so that the worker gets its
   // old id and shards back. Empty: made from host name and data port.

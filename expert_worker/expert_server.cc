@@ -68,6 +68,15 @@ absl::StatusOr<ModelShape> ShapeOf(const model::Checkpoint& checkpoint) {
   return shape;
 }
 
+std::shared_ptr<ExpertDigests> ManifestDigests(
+    const model::Checkpoint& checkpoint) {
+  auto digests = std::make_shared<ExpertDigests>();
+  for (const model::ExpertChecksum& expert : checkpoint.expert_checksums()) {
+    digests->Set({expert.layer, expert.expert}, expert.digest);
+  }
+  return digests;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<ExpertServer>> ExpertServer::Start(
@@ -111,6 +120,13 @@ absl::StatusOr<std::unique_ptr<ExpertServer>> ExpertServer::Start(
   ExpertStore::Options store;
   store.memory_limit_bytes = options.memory_limit_bytes;
   store.threads = threads;
+  store.digests = ManifestDigests(*checkpoint);
+  store.peers = std::make_shared<PeerLoader>(
+      [kind = options.transport,
+       transport_options = options.transport_options] {
+        return transport::MakeTransport(kind, transport_options);
+      },
+      &server->peers_, PeerLoader::Options());
   server->store_ = std::make_unique<ExpertStore>(checkpoint, store);
   ExpertEngine::Options engine;
   engine.layers = std::move(shape.layers);
@@ -120,6 +136,9 @@ absl::StatusOr<std::unique_ptr<ExpertServer>> ExpertServer::Start(
   engine.answer = ChooseAnswerForm(options.answer, engine.activation);
   engine.limits = options.limits;
   engine.threads = threads;
+  engine.digest_of = [digests = store.digests](ExpertKey key) {
+    return digests->Find(key);
+  };
   server->engine_ = std::make_unique<ExpertEngine>(engine, std::move(transport),
                                                    server->metrics_.get());
   server->follower_ = std::make_unique<PlacementFollower>(
@@ -157,9 +176,12 @@ void ExpertServer::Join(const ExpertOptions& options,
 
   control::CoordinatorClient::Callbacks callbacks;
   callbacks.on_registered = [this](const control::Identity& identity) {
+    worker_ = identity.worker;
     follower_->OnRegistered(identity);
   };
   callbacks.on_view = [this](const control::ClusterView& view) {
+    // First: the versions that the follower stages may have to come from peers.
+    peers_.Update(view, worker_);
     follower_->OnView(view);
   };
   callbacks.make_report = [this] { return MakeReport(); };
@@ -177,6 +199,16 @@ control::Report ExpertServer::MakeReport() {
   report.versions = follower_->Reports();
   report.wants_drain = wants_drain_;
   metrics_->experts_bytes.Set(static_cast<double>(store_->held_bytes()));
+  const ExpertStore::Sources sources = store_->sources();
+  metrics_->experts_loaded_disk.Set(static_cast<double>(sources.disk_experts));
+  metrics_->experts_loaded_peer.Set(static_cast<double>(sources.peers.experts));
+  metrics_->expert_bytes_loaded_disk.Set(
+      static_cast<double>(sources.disk_bytes));
+  metrics_->expert_bytes_loaded_peer.Set(
+      static_cast<double>(sources.peers.bytes));
+  metrics_->peer_pieces_refused.Set(
+      static_cast<double>(sources.peers.pieces_refused));
+  metrics_->peers_left.Set(static_cast<double>(sources.peers.peers_left));
   return report;
 }
 

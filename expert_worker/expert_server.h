@@ -18,6 +18,7 @@
 #include "expert_worker/expert_metrics.h"
 #include "expert_worker/expert_options.h"
 #include "expert_worker/expert_store.h"
+#include "expert_worker/peer_directory.h"
 #include "expert_worker/placement_follower.h"
 #include "prometheus/registry.h"
 
@@ -65,6 +66,8 @@ class ExpertServer {
   std::shared_ptr<prometheus::Registry> registry_;
   std::unique_ptr<MetricsEndpoint> endpoint_;
   std::unique_ptr<ExpertMetrics> metrics_;
+  PeerDirectory peers_;
+  WorkerId worker_;  // of the client's callbacks alone
   std::unique_ptr<control::CoordinatorClient> client_;
   std::atomic<control::CoordinatorClient*> reporter_{nullptr};
   std::unique_ptr<PlacementFollower> follower_;

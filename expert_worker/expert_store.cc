@@ -80,6 +80,8 @@ ExpertStore::ExpertStore(std::shared_ptr<const model::Checkpoint> checkpoint,
     : checkpoint_(std::move(checkpoint)),
       options_(options),
       account_(std::make_shared<MemoryAccount>()),
+      digests_(options.digests != nullptr ? options.digests
+                                          : std::make_shared<ExpertDigests>()),
       pool_(options.threads),
       loader_([this] { LoaderLoop(); }) {}
 
@@ -214,7 +216,7 @@ absl::Status ExpertStore::LoadMissing(StagedVersion& stage,
   for (const ExpertKey key : missing) {
     if (Abandoned(stage)) return absl::CancelledError("retired while loading");
     TL_ASSIGN_OR_RETURN(std::shared_ptr<const kernels::MlpWeights> weights,
-                        LoadExpert(key));
+                        LoadExpert(stage, key));
     loaded_bytes += weights->bytes();
     loaded_[key] = weights;
     (*entries)[key] = std::move(weights);
@@ -259,17 +261,17 @@ absl::Status ExpertStore::CheckRoom(const StagedVersion& stage,
 }
 
 absl::StatusOr<std::shared_ptr<const kernels::MlpWeights>>
-ExpertStore::LoadExpert(ExpertKey key) {
-  TL_ASSIGN_OR_RETURN(const std::unique_ptr<model::WeightMap> map,
-                      checkpoint_->MapExpert(key.layer, key.expert));
-  const std::string base = absl::StrCat("layers.", key.layer.value,
-                                        ".mixer.experts.", key.expert.value);
-  TL_ASSIGN_OR_RETURN(const TensorView up, map->Find(base + ".up_proj.weight"));
-  TL_ASSIGN_OR_RETURN(const TensorView down,
-                      map->Find(base + ".down_proj.weight"));
+ExpertStore::LoadExpert(StagedVersion& stage, ExpertKey key) {
   kernels::MlpWeights weights;
-  TL_ASSIGN_OR_RETURN(weights.up, kernels::PackedMatrix::Pack(up, pool_));
-  TL_ASSIGN_OR_RETURN(weights.down, kernels::PackedMatrix::Pack(down, pool_));
+  absl::Status status = LoadFromDisk(key, &weights);
+  if (!status.ok() && options_.peers != nullptr) {
+    const absl::Status from_peer = LoadFromPeer(stage, key, &weights);
+    status = from_peer.ok() ? from_peer
+                            : absl::Status(from_peer.code(),
+                                           absl::StrCat(status.message(), "; ",
+                                                        from_peer.message()));
+  }
+  TL_RETURN_IF_ERROR(status);
   const int64_t bytes = weights.bytes();
   account_->Add(bytes);
   return std::shared_ptr<const kernels::MlpWeights>(
@@ -278,6 +280,88 @@ ExpertStore::LoadExpert(ExpertKey key) {
         delete entry;
         account->Subtract(bytes);
       });
+}
+
+absl::Status ExpertStore::Pack(const TensorView& up, const TensorView& down,
+                               kernels::MlpWeights* weights) {
+  TL_ASSIGN_OR_RETURN(weights->up, kernels::PackedMatrix::Pack(up, pool_));
+  TL_ASSIGN_OR_RETURN(weights->down, kernels::PackedMatrix::Pack(down, pool_));
+  return absl::OkStatus();
+}
+
+absl::Status ExpertStore::LoadFromDisk(ExpertKey key,
+                                       kernels::MlpWeights* weights) {
+  TL_ASSIGN_OR_RETURN(const std::unique_ptr<model::WeightMap> map,
+                      checkpoint_->MapExpert(key.layer, key.expert));
+  const std::string base = absl::StrCat("layers.", key.layer.value,
+                                        ".mixer.experts.", key.expert.value);
+  TL_ASSIGN_OR_RETURN(const TensorView up, map->Find(base + ".up_proj.weight"));
+  TL_ASSIGN_OR_RETURN(const TensorView down,
+                      map->Find(base + ".down_proj.weight"));
+  const std::span<const std::byte> parts[kShardParts] = {
+      {up.data, static_cast<size_t>(up.bytes())},
+      {down.data, static_cast<size_t>(down.bytes())}};
+  const ExpertDigest digest = model::DigestOfParts(parts);
+  const std::optional<ExpertDigest> known = digests_->Find(key);
+  if (known.has_value() && *known != digest) {
+    return absl::DataLossError(
+        absl::StrCat(checkpoint_->directory(), ": ", ExpertName(key),
+                     " has digest ", model::DigestHex(digest),
+                     " on this disk, it must be ", model::DigestHex(*known)));
+  }
+  TL_RETURN_IF_ERROR(Pack(up, down, weights));
+  digests_->Set(key, digest);
+  std::lock_guard<std::mutex> lock(mutex_);
+  ++sources_.disk_experts;
+  sources_.disk_bytes += parts[0].size() + parts[1].size();
+  return absl::OkStatus();
+}
+
+// What comes is what the file would hold, so from there on the way is the same.
+absl::Status ExpertStore::LoadFromPeer(StagedVersion& stage, ExpertKey key,
+                                       kernels::MlpWeights* weights) {
+  ExpertRequest request;
+  request.key = key;
+  request.digest = digests_->Find(key);
+  TensorView views[kShardParts];
+  size_t found = 0;
+  for (const model::TensorInfo& tensor : checkpoint_->tensors()) {
+    if (tensor.role != model::TensorRole::kRoutedExpert ||
+        tensor.layer != key.layer || tensor.expert != key.expert) {
+      continue;
+    }
+    // An expert's two tensors follow each other in the list, up first.
+    if (found == kShardParts || tensor.shape.size() != 2) {
+      return absl::InternalError(ExpertName(key) + " is not two matrices");
+    }
+    views[found].name = tensor.name;
+    views[found].dtype = tensor.dtype;
+    views[found].shape = tensor.shape;
+    request.parts[found] = {.rows = tensor.shape[0],
+                            .columns = tensor.shape[1],
+                            .dtype = tensor.dtype};
+    ++found;
+  }
+  if (found != kShardParts) {
+    return absl::NotFoundError(ExpertName(key) + " is not in the model");
+  }
+  absl::StatusOr<FetchedExpert> fetched = options_.peers->Fetch(
+      request, [this, &stage] { return Abandoned(stage); });
+  {
+    std::lock_guard<std::mutex> lock(mutex_);
+    sources_.peers = options_.peers->counts();
+  }
+  if (!fetched.ok()) return fetched.status();
+  digests_->Set(key, fetched->digest);
+  for (size_t p = 0; p < kShardParts; ++p) {
+    views[p].data = fetched->parts[p].data();
+  }
+  return Pack(views[0], views[1], weights);
+}
+
+ExpertStore::Sources ExpertStore::sources() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return sources_;
 }
 
 bool ExpertStore::Abandoned(const StagedVersion& stage) const {

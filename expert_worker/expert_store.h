@@ -26,7 +26,9 @@
 #include "absl/time/time.h"
 #include "common/ids.h"
 #include "common/thread_pool.h"
+#include "expert_worker/expert_digests.h"
 #include "expert_worker/expert_key.h"
+#include "expert_worker/peer_loader.h"
 #include "kernels/mlp.h"
 #include "model/checkpoint.h"
 
@@ -102,6 +104,16 @@ class ExpertStore final : public ShardSource {
     // How long a stage that does not fit waits for entries of retired versions
     // that running steps still use.
     absl::Duration release_patience = absl::Seconds(10);
+    // Asked for experts that the checkpoint can not give. Null: then they are
+    // an error.
+    std::shared_ptr<PeerLoader> peers;
+    // What experts have to be; what is loaded is added. Null: starts empty.
+    std::shared_ptr<ExpertDigests> digests;
+  };
+  // Where experts came from, since the start.
+  struct Sources {
+    uint64_t disk_experts = 0, disk_bytes = 0;
+    PeerLoader::Counts peers;
   };
 
   ExpertStore(std::shared_ptr<const model::Checkpoint> checkpoint,
@@ -122,6 +134,7 @@ class ExpertStore final : public ShardSource {
   void Retire(PlacementVersion version) override;
 
   std::vector<StageProgress> Versions() const override;
+  Sources sources() const;
   int64_t held_bytes() const { return account_->held(); }
   int64_t memory_limit_bytes() const { return options_.memory_limit_bytes; }
   // Bytes that one expert takes once packed; what the limit counts. NOT_FOUND
@@ -136,7 +149,12 @@ class ExpertStore final : public ShardSource {
   absl::Status CheckRoom(const StagedVersion& stage, int64_t missing_bytes,
                          size_t missing_count) const;
   absl::StatusOr<std::shared_ptr<const kernels::MlpWeights>> LoadExpert(
-      ExpertKey key);
+      StagedVersion& stage, ExpertKey key);
+  absl::Status LoadFromDisk(ExpertKey key, kernels::MlpWeights* weights);
+  absl::Status LoadFromPeer(StagedVersion& stage, ExpertKey key,
+                            kernels::MlpWeights* weights);
+  absl::Status Pack(const TensorView& up, const TensorView& down,
+                    kernels::MlpWeights* weights);
   bool Abandoned(const StagedVersion& stage) const;
   void Publish(StagedVersion& stage,
                const std::function<void(StageProgress&)>& edit);
@@ -144,6 +162,7 @@ class ExpertStore final : public ShardSource {
   const std::shared_ptr<const model::Checkpoint> checkpoint_;
   const Options options_;
   const std::shared_ptr<MemoryAccount> account_;
+  const std::shared_ptr<ExpertDigests> digests_;
 
   mutable std::mutex mutex_;
   std::condition_variable work_;
@@ -151,6 +170,7 @@ class ExpertStore final : public ShardSource {
       stages_;                                        // by mutex_
   std::deque<std::shared_ptr<StagedVersion>> queue_;  // by mutex_
   bool stop_ = false;                                 // by mutex_
+  Sources sources_;                                   // by mutex_
 
   // The loader thread's own.
   ThreadPool pool_;

@@ -1,6 +1,7 @@
 #include "kernels/packed_matrix.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "absl/status/status.h"
 #include "absl/strings/str_cat.h"
@@ -13,6 +14,15 @@ namespace trunkline::kernels {
 namespace {
 
 constexpr int64_t kPanel = PackedMatrix::kPanel;
+
+// One output's values stand kPanel apart. `out` may be unaligned.
+template <typename Word>
+void UnpackRow(const Word* values, int64_t k, std::byte* out) {
+  for (int64_t i = 0; i < k; ++i) {
+    std::memcpy(out + i * static_cast<int64_t>(sizeof(Word)),
+                values + i * kPanel, sizeof(Word));
+  }
+}
 
 }  // namespace
 
@@ -42,6 +52,22 @@ absl::StatusOr<PackedMatrix> PackedMatrix::Pack(const TensorView& weight,
               packed.data_.data() + p * packed.panel_bytes());
   });
   return packed;
+}
+
+void PackedMatrix::Unpack(int64_t first, int64_t count, std::byte* out) const {
+  TL_CHECK(first >= 0 && count >= 0 && first + count <= n_);
+  for (int64_t row = 0; row < count; ++row) {
+    const int64_t output = first + row;
+    const std::byte* base = panel(output / kPanel);
+    const int64_t place = PlaceInGroup(dtype_, output % kPanel);
+    if (dtype_ == DType::kF32) {
+      UnpackRow(reinterpret_cast<const uint32_t*>(base) + place, k_,
+                out + row * k_ * DTypeBytes(dtype_));
+    } else {
+      UnpackRow(reinterpret_cast<const uint16_t*>(base) + place, k_,
+                out + row * k_ * DTypeBytes(dtype_));
+    }
+  }
 }
 
 float PackedMatrix::At(int64_t output, int64_t input) const {

@@ -39,6 +39,9 @@ class PackedMatrix {
   int64_t panel_bytes() const { return k_ * kPanel * DTypeBytes(dtype_); }
   int64_t bytes() const { return static_cast<int64_t>(data_.size()); }
   bool empty() const { return n_ == 0; }
+  // The inverse of Pack for rows first .. first+count-1: as they were stored,
+  // row-major without gaps, bit for bit. out: count * k() elements.
+  void Unpack(int64_t first, int64_t count, std::byte* out) const;
   float At(int64_t output,
            int64_t input) const;  // for tests and references; slow
 

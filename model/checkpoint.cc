@@ -11,6 +11,7 @@
 #include "common/status_macros.h"
 #include "model/checkpoint_digest.h"
 #include "model/checkpoint_files.h"
+#include "model/expert_manifest.h"
 #include "model/json_text.h"
 #include "model/tensor_match.h"
 
@@ -20,6 +21,7 @@ namespace {
 using Files = std::vector<std::shared_ptr<const SafetensorsFile>>;
 
 constexpr int64_t kConfigBytesMax = int64_t{16} << 20;
+constexpr int64_t kManifestBytesMax = int64_t{64} << 20;
 
 class MappedWeights final : public WeightMap {
  public:
@@ -150,8 +152,12 @@ class OpenCheckpoint final : public Checkpoint {
                                                      : DType::kF32;
   }
   const std::string& digest() const override { return digest_; }
+  const std::vector<ExpertChecksum>& expert_checksums() const override {
+    return expert_checksums_;
+  }
 
   absl::StatusOr<std::unique_ptr<WeightMap>> MapTrunk() const override {
+    if (files_.empty()) return NoWeights("the trunk");
     std::vector<const TensorInfo*> owned;
     for (const TensorInfo& tensor : matched_.tensors) {
       if (tensor.role == TensorRole::kTrunk) owned.push_back(&tensor);
@@ -175,6 +181,10 @@ class OpenCheckpoint final : public Checkpoint {
       return absl::NotFoundError(absl::StrCat(
           directory_, ": layer ", layer.value, " has no expert ", expert.value,
           ", its ", experts, " experts are 0..", experts - 1));
+    }
+    if (files_.empty()) {
+      return NoWeights(
+          absl::StrCat("expert ", expert.value, " of layer ", layer.value));
     }
     // An expert's two tensors follow each other in the list.
     const size_t at =
@@ -204,7 +214,18 @@ class OpenCheckpoint final : public Checkpoint {
     TL_RETURN_IF_ERROR(RefuseQuantizedDirectory(directory));
     TL_ASSIGN_OR_RETURN(generation_defaults_,
                         ReadGenerationDefaults(directory, config_));
-    TL_ASSIGN_OR_RETURN(files_, OpenWeightFiles(directory));
+    absl::StatusOr<Files> files = OpenWeightFiles(directory);
+    if (absl::IsNotFound(files.status())) {
+      const std::string path = absl::StrCat(directory, "/", kManifestName);
+      auto text = ReadSmallFile(path, kManifestBytesMax);
+      // Without one, the missing weights are the fault.
+      if (!absl::IsNotFound(text.status())) {
+        TL_RETURN_IF_ERROR(text.status());
+        return LoadManifest(*text, path);
+      }
+    }
+    TL_RETURN_IF_ERROR(files.status());
+    files_ = *std::move(files);
     for (const auto& file : files_) paths_.push_back(file->path());
     TL_ASSIGN_OR_RETURN(matched_, MatchTensors(config_, files_, directory));
     // What is stored decides, whatever the flag says.
@@ -219,6 +240,38 @@ class OpenCheckpoint final : public Checkpoint {
     return absl::OkStatus();
   }
 
+  // The experts' tensors as they would be, without a file.
+  absl::Status LoadManifest(const std::string& text, const std::string& path) {
+    TL_ASSIGN_OR_RETURN(ExpertManifest manifest,
+                        ParseExpertManifest(text, path, config_));
+    config_.tie_word_embeddings = manifest.tied_head;
+    digest_ = manifest.model_digest;
+    expert_checksums_ = std::move(manifest.experts);
+    matched_.projection_dtype = manifest.dtype;
+    for (const TensorSpec& spec : ExpectedTensors(config_)) {
+      if (spec.role != TensorRole::kRoutedExpert) continue;
+      first_of_layer_.emplace(spec.layer.value, matched_.tensors.size());
+      TensorInfo tensor;
+      tensor.name = spec.name;
+      tensor.dtype = manifest.dtype;
+      tensor.shape = spec.shape;
+      tensor.role = spec.role;
+      tensor.layer = spec.layer;
+      tensor.expert = spec.expert;
+      tensor.file = -1;
+      tensor.bytes = DTypeBytes(tensor.dtype);
+      for (const int64_t dimension : spec.shape) tensor.bytes *= dimension;
+      matched_.tensors.push_back(std::move(tensor));
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status NoWeights(const std::string& of_what) const {
+    return absl::NotFoundError(absl::StrCat(directory_,
+                                            ": holds no weights of ", of_what,
+                                            ", only ", kManifestName));
+  }
+
   std::string directory_;
   ModelConfig config_;
   GenerationDefaults generation_defaults_;
@@ -228,6 +281,7 @@ class OpenCheckpoint final : public Checkpoint {
   // Index in matched_.tensors of expert 0's first tensor, by moe layer.
   absl::flat_hash_map<uint32_t, size_t> first_of_layer_;
   std::string digest_;
+  std::vector<ExpertChecksum> expert_checksums_;
 };
 
 }  // namespace

@@ -1,7 +1,9 @@
 #pragma once
 
 // A Hugging Face checkpoint directory: config.json, model.safetensors or shards
-// with an index, tokenizer.json, generation_config.json. Opening reads headers
+// with an index, tokenizer.json, generation_config.json. Instead of weights it
+// may hold an expert manifest (expert_manifest.h); then there is nothing to
+// map, and only an expert worker has a use for it. Opening reads headers
 // only; weights stay on disk until a role maps what it owns: the trunk never
 // touches routed experts, an expert worker never touches the trunk.
 
@@ -14,6 +16,7 @@
 #include "absl/status/statusor.h"
 #include "common/ids.h"
 #include "common/tensor_view.h"
+#include "model/expert_manifest.h"
 #include "model/model_config.h"
 #include "model/weight_partition.h"
 
@@ -80,13 +83,20 @@ class Checkpoint {
   // free of damage in the middle of a tensor.
   virtual const std::string& digest() const = 0;
 
+  // What the experts have to be, as a manifest says; empty when the weights are
+  // here.
+  virtual const std::vector<ExpertChecksum>& expert_checksums() const {
+    static const std::vector<ExpertChecksum> none;
+    return none;
+  }
+
   // Trunk weights: everything but routed experts and mtp. With a tied head
   // "lm_head.weight" is the embedding.
   virtual absl::StatusOr<std::unique_ptr<WeightMap>> MapTrunk() const = 0;
   // The up and down weights of one routed expert: canonical names
   // "layers.L.mixer.experts.E.up_proj.weight" [width, input] and
   // "...down_proj.weight" [input, width], also when the file stores experts
-  // stacked ([E, I, X]).
+  // stacked ([E, I, X]). NOT_FOUND when there is a manifest in place of it.
   virtual absl::StatusOr<std::unique_ptr<WeightMap>> MapExpert(
       LayerIndex layer, ExpertId expert) const = 0;
 };
