@@ -6,15 +6,17 @@
 namespace trunkline::cli {
 
 void AddAdminFlags(CLI::App* command, AdminFlags* flags) {
-  AddAddressFlag(command, "--coordinator", &flags->coordinator, Port::kDialable,
-                 "The cluster's coordinator");
+  AddAddressListFlag(command, "--coordinator", &flags->coordinator,
+                     "The cluster's coordinator, or all of them");
   command->add_flag("--json", flags->as_json,
                     "One JSON object on stdout, in bytes and plain counts");
 }
 
 AdminClient::AdminClient(const std::string& coordinator)
     : coordinator_(coordinator),
-      stub_(admin::PlacementAdmin::NewStub(
-          control::OpenControlChannel(coordinator))) {}
+      stub_(coordinator.find(',') != std::string::npos
+                ? nullptr
+                : admin::PlacementAdmin::NewStub(
+                      control::OpenControlChannel(coordinator))) {}
 
 }  // namespace trunkline::cli

@@ -11,6 +11,7 @@
 #include "absl/status/statusor.h"
 #include "absl/strings/str_cat.h"
 #include "absl/time/time.h"
+#include "control/ask_leader.h"
 #include "control/status_to_grpc.h"
 #include "proto/placement_admin.grpc.pb.h"
 
@@ -28,6 +29,8 @@ void AddAdminFlags(CLI::App* command, AdminFlags* flags);
 class AdminClient {
  public:
   using Stub = admin::PlacementAdmin::Stub;
+  // coordinator: "host:port", or several with commas between, of which the one
+  // that leads is asked.
   explicit AdminClient(const std::string& coordinator);
 
   const std::string& coordinator() const { return coordinator_; }
@@ -40,6 +43,7 @@ class AdminClient {
                                    Response*),
       const Request& request,
       absl::Duration patience = absl::Seconds(60)) const {
+    if (stub_ == nullptr) return CallLeader(method, request, patience);
     grpc::ClientContext context;
     context.set_deadline(std::chrono::system_clock::now() +
                          absl::ToChronoMilliseconds(patience));
@@ -53,8 +57,25 @@ class AdminClient {
   }
 
  private:
+  template <typename Request, typename Response>
+  absl::StatusOr<Response> CallLeader(
+      grpc::Status (Stub::*method)(grpc::ClientContext*, const Request&,
+                                   Response*),
+      const Request& request, absl::Duration patience) const {
+    Response response;
+    const absl::Status status = control::AskLeader(
+        coordinator_, patience, control::Asking::kChange,
+        [&](const std::shared_ptr<grpc::Channel>& channel,
+            grpc::ClientContext* context) {
+          return (admin::PlacementAdmin::NewStub(channel).get()->*method)(
+              context, request, &response);
+        });
+    if (!status.ok()) return status;
+    return response;
+  }
+
   const std::string coordinator_;
-  const std::unique_ptr<Stub> stub_;
+  const std::unique_ptr<Stub> stub_;  // null: there are several
 };
 
 }  // namespace trunkline::cli

@@ -33,6 +33,20 @@ void AddFlags(CLI::App* command, CoordinatorFlags* flags) {
                    "memory only)")
       ->type_name("FILE");
   command
+      ->add_option("--store", o->store,
+                   "Where the cluster is kept over restarts: sqlite:FILE, or "
+                   "etcd://HOST:PORT,.../PREFIX, which several coordinators "
+                   "may share (one leads)")
+      ->type_name("STORE");
+  command
+      ->add_option("--advertise-host", o->advertise_host,
+                   "The host by which others reach this coordinator instead of "
+                   "the one listened on; followers name it")
+      ->type_name("HOST");
+  AddDurationFlag(command, "--store-lease", &o->store_lease,
+                  "etcd: a leader that is silent for so long is replaced; "
+                  "whole seconds");
+  command
       ->add_option("--expert-workers", o->expert_workers,
                    "The first placement is made when so many have joined")
       ->type_name("N")
@@ -95,7 +109,10 @@ void AddCoordinatorCommand(CLI::App* program, SelectedCommand* selected) {
       "Examples:\n"
       "  trunkline coordinator --listen 0.0.0.0:7070 --expert-workers 3\n"
       "  trunkline coordinator --expert-workers 3 --replicas 2 "
-      "--state-file /var/lib/trunkline/state.db");
+      "--state-file /var/lib/trunkline/state.db\n"
+      "  trunkline coordinator --listen 0.0.0.0:7070 --advertise-host 10.0.0.1 "
+      "\\\n      --expert-workers 3 --store "
+      "etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379/prod");
   auto flags = std::make_shared<CoordinatorFlags>();
   AddFlags(command, flags.get());
   command->callback([selected, flags] {

@@ -29,8 +29,8 @@ void AddPlaceFlags(CLI::App* command, ExpertOptions* o) {
                    "worker")
       ->type_name("DIR")
       ->required();
-  AddAddressFlag(command, "--coordinator", &o->coordinator, Port::kDialable,
-                 "The cluster to join")
+  AddAddressListFlag(command, "--coordinator", &o->coordinator,
+                     "The cluster to join: its coordinator, or all of them")
       ->required();
   command
       ->add_option("--name", o->name,

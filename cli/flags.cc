@@ -151,6 +151,21 @@ CLI::Option* AddAddressFlag(CLI::App* command, const std::string& name,
   return option;
 }
 
+CLI::Option* AddAddressListFlag(CLI::App* command, const std::string& name,
+                                std::string* value, const std::string& help) {
+  CLI::Option* option = AddParsedFlag(
+      command, name, value, help,
+      [](const std::string& text) -> absl::StatusOr<std::string> {
+        for (const absl::string_view part : absl::StrSplit(text, ',')) {
+          TL_RETURN_IF_ERROR(CheckAddress(std::string(part), Port::kDialable));
+        }
+        return text;
+      });
+  option->type_name("HOST:PORT,...");
+  if (!value->empty()) option->default_str(*value);
+  return option;
+}
+
 CLI::Validator FiniteIn(const FloatRange& range) {
   const std::string text =
       absl::StrCat(range.open_least ? "(" : "[", range.least, ", ",

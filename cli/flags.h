@@ -35,6 +35,10 @@ CLI::Option* AddAddressFlag(CLI::App* command, const std::string& name,
                             std::string* value, Port port,
                             const std::string& help);
 
+// One "host:port" to dial, or several with commas between.
+CLI::Option* AddAddressListFlag(CLI::App* command, const std::string& name,
+                                std::string* value, const std::string& help);
+
 // A finite number within the bounds; an open bound is not part of the range.
 struct FloatRange {
   double least = 0, most = 0;

@@ -99,7 +99,9 @@ int Supervisor::Run() {
           absl::StrCat("--log-dir ", flags_.log_dir, ": ", error.message()));
     }
   }
-  if (status.ok()) status = Start(PlanCoordinator(flags_));
+  for (UpProcess& plan : PlanCoordinators(flags_)) {
+    if (status.ok()) status = Start(std::move(plan));
+  }
   while (!stopping_ || !AllEnded()) {
     if (status.ok() && !stopping_) status = Advance();
     if (!status.ok() && !stopping_) {
@@ -139,14 +141,14 @@ absl::Status Supervisor::StartWorkers() {
   workers_started_ = true;
   const int cpus = static_cast<int>(std::thread::hardware_concurrency());
   for (UpProcess& plan :
-       PlanWorkers(flags_, members_.front()->address, std::max(1, cpus))) {
+       PlanWorkers(flags_, Coordinators(), std::max(1, cpus))) {
     TL_RETURN_IF_ERROR(Start(std::move(plan)));
   }
   return absl::OkStatus();
 }
 
 absl::Status Supervisor::Advance() {
-  if (!workers_started_ && !members_.front()->address.empty()) {
+  if (!workers_started_ && AllListen()) {
     TL_RETURN_IF_ERROR(StartWorkers());
   }
   if (ready_) return absl::OkStatus();
@@ -158,7 +160,7 @@ absl::Status Supervisor::Advance() {
       }
     }
     // From here on there is a second thread, and no process is started.
-    monitor_ = std::make_unique<ClusterMonitor>(members_.front()->address,
+    monitor_ = std::make_unique<ClusterMonitor>(Coordinators(),
                                                 std::move(trunks), wake_fd_);
   }
   if (monitor_ != nullptr && monitor_->Get().ready) return AnnounceReady();
@@ -187,6 +189,16 @@ absl::Status Supervisor::AnnounceReady() {
              ? absl::OkStatus()
              : WriteAddressFile(flags_.address_file,
                                 absl::StrJoin(addresses, "\n"));
+}
+
+std::string Supervisor::Coordinators() const {
+  std::vector<std::string> addresses;
+  for (const auto& member : members_) {
+    if (member->plan.role == UpRole::kCoordinator) {
+      addresses.push_back(member->address);
+    }
+  }
+  return absl::StrJoin(addresses, ",");
 }
 
 bool Supervisor::AllListen() const {

@@ -55,7 +55,9 @@ class Supervisor {
 
   absl::Status Advance();  // starts what can be started, notices readiness
   absl::Status AnnounceReady();
-  bool AllListen() const;
+  bool AllListen() const;  // of those that were started
+  // Their addresses with commas between.
+  std::string Coordinators() const;
   void DrawProgress();
 
   void Stop(int exit_code);
@@ -70,7 +72,7 @@ class Supervisor {
   const std::string program_;
   const absl::Time started_;
   int signal_fd_ = -1, wake_fd_ = -1;
-  std::vector<std::unique_ptr<Member>> members_;  // the coordinator is first
+  std::vector<std::unique_ptr<Member>> members_;  // coordinators first
   std::unique_ptr<ClusterMonitor> monitor_;
   StatusLine status_line_;
   int64_t ticks_ = 0;

@@ -30,9 +30,10 @@ void AddPlaceFlags(CLI::App* command, TrunkOptions* o) {
                    "worker")
       ->type_name("DIR")
       ->required();
-  AddAddressFlag(command, "--coordinator", &o->coordinator, Port::kDialable,
-                 "The cluster to join (default: none; the routed experts run "
-                 "in this process too)");
+  AddAddressListFlag(command, "--coordinator", &o->coordinator,
+                     "The cluster to join: its coordinator, or all of them "
+                     "(default: none; the routed experts run in this process "
+                     "too)");
   command
       ->add_option("--name", o->name,
                    "Unique in the cluster (default: from host and port)")

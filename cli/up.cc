@@ -64,6 +64,17 @@ void AddRunFlags(CLI::App* command, UpFlags* f) {
       ->add_option("--state-file", f->state_file,
                    "The coordinator's SQLite file (default: memory only)")
       ->type_name("FILE");
+  command
+      ->add_option("--store", f->store,
+                   "The coordinators' store: sqlite:FILE or "
+                   "etcd://HOST:PORT,.../PREFIX")
+      ->type_name("STORE");
+  command
+      ->add_option("--coordinators", f->coordinators,
+                   "Coordinators that share a store in etcd; one leads")
+      ->type_name("N")
+      ->capture_default_str()
+      ->check(CLI::Range(1, 9));
   command->add_flag("--no-metrics", f->no_metrics,
                     "Do not serve /metrics (else each process does, on a free "
                     "port)");

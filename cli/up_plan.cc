@@ -67,6 +67,23 @@ absl::Status CheckUpFlags(const UpFlags& flags) {
         "--replicas is ", flags.replicas, ", but --experts is ", flags.experts,
         ": copies of one expert never share a worker"));
   }
+  if (!flags.store.empty() && !flags.state_file.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--store is \"", flags.store, "\" and --state-file is \"",
+                     flags.state_file, "\": only one of them can be"));
+  }
+  if (flags.coordinators > 1 && !absl::StartsWith(flags.store, "etcd://")) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "--coordinators is ", flags.coordinators, ", but --store is \"",
+        flags.store, "\": several share a store in etcd only (etcd://...)"));
+  }
+  if (flags.coordinators > 1 &&
+      !absl::EndsWith(flags.coordinator_listen, ":0")) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("--coordinator-listen is \"", flags.coordinator_listen,
+                     "\", but --coordinators is ", flags.coordinators,
+                     ": they can not share a port; use port 0"));
+  }
   if (flags.trunks > 1 && !absl::EndsWith(flags.listen, ":0")) {
     return absl::InvalidArgumentError(
         absl::StrCat("--listen is \"", flags.listen, "\", but --trunks is ",
@@ -76,7 +93,7 @@ absl::Status CheckUpFlags(const UpFlags& flags) {
                   "--admission");
 }
 
-UpProcess PlanCoordinator(const UpFlags& flags) {
+std::vector<UpProcess> PlanCoordinators(const UpFlags& flags) {
   UpProcess process;
   process.role = UpRole::kCoordinator;
   process.name = "coordinator";
@@ -91,12 +108,21 @@ UpProcess PlanCoordinator(const UpFlags& flags) {
     process.arguments.insert(process.arguments.end(),
                              {"--state-file", flags.state_file});
   }
+  if (!flags.store.empty()) {
+    process.arguments.insert(process.arguments.end(), {"--store", flags.store});
+  }
   AppendCommon(flags, &process.arguments);
-  return process;
+  if (flags.coordinators == 1) return {process};
+  std::vector<UpProcess> processes;
+  for (int i = 0; i < flags.coordinators; ++i) {
+    processes.push_back(process);
+    processes.back().name = absl::StrCat("coordinator-", i);
+  }
+  return processes;
 }
 
 std::vector<UpProcess> PlanWorkers(const UpFlags& flags,
-                                   const std::string& coordinator_address,
+                                   const std::string& coordinators,
                                    int machine_cpus) {
   const int shared_out =
       std::max(1, machine_cpus / (flags.experts + flags.trunks));
@@ -110,7 +136,7 @@ std::vector<UpProcess> PlanWorkers(const UpFlags& flags,
       if (threads == 0)
         threads = own.empty() ? shared_out : static_cast<int>(own.size());
       processes.push_back(
-          PlanWorker(flags, role, i, coordinator_address, threads, own));
+          PlanWorker(flags, role, i, coordinators, threads, own));
     }
   };
   plan(UpRole::kExpert, flags.experts);

@@ -24,7 +24,9 @@ struct UpFlags {
   std::string transport = "ucx";
   std::string listen = "127.0.0.1:0";  // of the first trunk's API
   std::string coordinator_listen = "127.0.0.1:0";
+  int coordinators = 1;  // above 1: they share `store`, which is in etcd
   std::string state_file;
+  std::string store;
   std::string simd = "auto";
   std::string admission = "dropless";  // of the trunk workers
   bool validate_routes = false;
@@ -49,10 +51,11 @@ struct UpProcess {
   std::vector<std::string> arguments;  // sub-command and flags
 };
 
-UpProcess PlanCoordinator(const UpFlags& flags);
-// Expert workers, then trunks. machine_cpus: to be shared out.
+std::vector<UpProcess> PlanCoordinators(const UpFlags& flags);
+// Expert workers, then trunks. coordinators: their addresses with commas
+// between. machine_cpus: to be shared out.
 std::vector<UpProcess> PlanWorkers(const UpFlags& flags,
-                                   const std::string& coordinator_address,
+                                   const std::string& coordinators,
                                    int machine_cpus);
 
 }  // namespace trunkline::cli

@@ -2,7 +2,9 @@
 
 #include <grpcpp/grpcpp.h>
 
+#include <algorithm>
 #include <condition_variable>
+#include <map>
 #include <mutex>
 #include <optional>
 #include <thread>
@@ -10,8 +12,10 @@
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
 #include "common/status_macros.h"
+#include "control/ask_leader.h"
 #include "control/cluster_proto.h"
 #include "control/control_channel.h"
+#include "control/coordinator_addresses.h"
 #include "control/status_to_grpc.h"
 #include "control/worker_session.h"
 #include "proto/control.grpc.pb.h"
@@ -19,19 +23,23 @@
 namespace trunkline::control {
 namespace {
 
+// Before the next coordinator of the list is asked.
+constexpr absl::Duration kNextCoordinator = absl::Milliseconds(20);
 constexpr absl::Duration kRegisterTimeout = absl::Seconds(5);
 constexpr absl::Duration kLeaveTimeout = absl::Milliseconds(500);
 
 // Two threads: the keeper registers and sends heartbeats, the watcher reads the
-// view. Every call has a deadline or is cancelled by Stop.
+// view. Every call has a deadline or is cancelled by Stop. The keeper finds out
+// which coordinator leads; the watcher goes where the keeper went.
 class Client final : public CoordinatorClient {
  public:
-  Client(const std::string& address, Registration registration,
+  Client(std::vector<std::string> addresses, Registration registration,
          Callbacks callbacks)
-      : address_(address),
-        registration_(std::move(registration)),
+      : registration_(std::move(registration)),
         callbacks_(std::move(callbacks)),
-        stub_(wire::Coordinator::NewStub(OpenControlChannel(address))) {}
+        addresses_(std::move(addresses)) {
+    Dial();
+  }
 
   ~Client() override { Stop(); }
 
@@ -111,14 +119,63 @@ class Client final : public CoordinatorClient {
         Refuse(status);
         return;
       }
+      absl::Duration wait = next.wait;
       if (status.ok()) {
+        addresses_.OnSuccess();
         LogRecovery();
       } else if (!absl::IsNotFound(status)) {
         LogFailure(status);
+        if (TryAnother(status)) wait = std::min(wait, kNextCoordinator);
       }
-      if (!Sleep(next.wait, next.wakes_for_report)) break;
+      if (!Sleep(wait, next.wakes_for_report)) break;
     }
     Leave();
+  }
+
+  // After a failed call. True: another coordinator is next, and it has not been
+  // asked in this round, in which each is asked once before anybody waits for
+  // long.
+  bool TryAnother(const absl::Status& status) {
+    const bool another = addresses_.OnFailure(status);
+    if (another || IsDown(links_[addresses_.current()])) Dial();
+    return another && addresses_.failures() % (addresses_.size() + 1) != 0;
+  }
+
+  struct Link {
+    std::shared_ptr<grpc::Channel> channel;
+    std::shared_ptr<wire::Coordinator::Stub> stub;
+  };
+  // Calls on such a channel fail at once and drive no dial; a new one dials
+  // with its first call (docs/gotchas.md).
+  static bool IsDown(const Link& link) {
+    return link.channel != nullptr &&
+           link.channel->GetState(/*try_to_connect=*/false) ==
+               GRPC_CHANNEL_TRANSIENT_FAILURE;
+  }
+
+  // Calls go to the current address from now on; a view that is being followed
+  // elsewhere ends. Keeper thread, or before there is one.
+  void Dial() {
+    Link& link = links_[addresses_.current()];
+    if (link.channel == nullptr || IsDown(link)) {
+      link.channel = OpenControlChannel(addresses_.current());
+      link.stub = wire::Coordinator::NewStub(link.channel);
+    }
+    const std::lock_guard<std::mutex> lock(mutex_);
+    stub_ = link.stub;
+    address_ = addresses_.current();
+    ++dials_;
+    if (calls_[kWatcherCall] != nullptr) calls_[kWatcherCall]->TryCancel();
+    changed_.notify_all();
+  }
+
+  std::shared_ptr<wire::Coordinator::Stub> Stub() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return stub_;
+  }
+  std::string Address() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    return address_;
   }
 
   absl::Status Register() {
@@ -127,7 +184,7 @@ class Client final : public CoordinatorClient {
       Call call(this, kKeeperCall);
       call.SetTimeout(kRegisterTimeout);
       const absl::Status status = FromGrpc(
-          stub_->Register(&call.context(), ToProto(registration_), &response));
+          Stub()->Register(&call.context(), ToProto(registration_), &response));
       if (!status.ok()) return status;
     }
     const Identity identity{.worker = WorkerId(response.worker_id()),
@@ -145,7 +202,7 @@ class Client final : public CoordinatorClient {
       changed_.notify_all();
     }
     session_.OnRegistered(identity, absl::Seconds(response.lease_seconds()));
-    TL_LOG_INFO("registered at {} as worker {} ({}), incarnation {}", address_,
+    TL_LOG_INFO("registered at {} as worker {} ({}), incarnation {}", Address(),
                 identity.worker.value, registration_.name,
                 identity.incarnation);
     if (callbacks_.on_registered) callbacks_.on_registered(identity);
@@ -169,11 +226,11 @@ class Client final : public CoordinatorClient {
     Call call(this, kKeeperCall);
     call.SetTimeout(session_.heartbeat_timeout());
     return FromGrpc(
-        stub_->Heartbeat(&call.context(), ToProto(heartbeat), &response));
+        Stub()->Heartbeat(&call.context(), ToProto(heartbeat), &response));
   }
 
   void Refuse(const absl::Status& status) {
-    TL_LOG_ERROR("coordinator {} refused worker {}: {}", address_,
+    TL_LOG_ERROR("coordinator {} refused worker {}: {}", Address(),
                  registration_.name, std::string(status.message()));
     {
       const std::lock_guard<std::mutex> lock(mutex_);
@@ -201,7 +258,7 @@ class Client final : public CoordinatorClient {
     grpc::ClientContext context;
     context.set_deadline(absl::ToChronoTime(absl::Now() + kLeaveTimeout));
     const absl::Status status =
-        FromGrpc(stub_->Leave(&context, request, &response));
+        FromGrpc(Stub()->Leave(&context, request, &response));
     if (!status.ok()) {
       TL_LOG_WARN("leaving the cluster: {}", std::string(status.message()));
     }
@@ -209,49 +266,58 @@ class Client final : public CoordinatorClient {
 
   void Watch() {
     RetryBackoff backoff;
-    std::optional<Identity> identity;
-    while (WaitForIdentity(&identity)) {
-      const bool delivered = ReadViews(*identity);
+    Target target;
+    while (WaitForIdentity(&target)) {
+      const bool delivered = ReadViews(target);
       if (delivered) backoff.Reset();
-      if (!SleepUntilReplaced(backoff.Next(), *identity)) return;
+      if (!SleepUntilReplaced(backoff.Next(), target)) return;
     }
   }
 
+  // What a stream is opened for; another one makes it obsolete.
+  struct Target {
+    Identity identity;
+    std::shared_ptr<wire::Coordinator::Stub> stub;
+    uint64_t dials = 0;
+  };
+
   // Waits before the stream is opened again, less when the keeper has
-  // registered anew. False: stop.
-  bool SleepUntilReplaced(absl::Duration wait, const Identity& identity) {
+  // registered anew or has gone to another coordinator. False: stop.
+  bool SleepUntilReplaced(absl::Duration wait, const Target& target) {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait_for(lock, absl::ToChronoNanoseconds(wait), [&] {
-      return stopping_ || ending_ ||
-             identity_->incarnation != identity.incarnation ||
-             identity_->cluster_id != identity.cluster_id;
+      return stopping_ || ending_ || dials_ != target.dials ||
+             identity_->incarnation != target.identity.incarnation ||
+             identity_->cluster_id != target.identity.cluster_id;
     });
     return !stopping_ && !ending_;
   }
 
-  bool WaitForIdentity(std::optional<Identity>* identity) {
+  bool WaitForIdentity(Target* target) {
     std::unique_lock<std::mutex> lock(mutex_);
     changed_.wait(
         lock, [&] { return stopping_ || ending_ || identity_.has_value(); });
-    *identity = identity_;
-    return !stopping_ && !ending_;
+    if (stopping_ || ending_) return false;
+    *target = {.identity = *identity_, .stub = stub_, .dials = dials_};
+    return true;
   }
 
   // Follows one stream to its end. True when it delivered a view.
-  bool ReadViews(const Identity& identity) {
+  bool ReadViews(const Target& target) {
+    const Identity& identity = target.identity;
     wire::WatchRequest request;
     request.set_worker_id(identity.worker.value);
     request.set_incarnation(identity.incarnation);
     request.set_cluster_id(identity.cluster_id);
     Call call(this, kWatcherCall);
-    const auto reader = stub_->Watch(&call.context(), request);
+    const auto reader = target.stub->Watch(&call.context(), request);
     wire::ClusterView message;
     bool delivered = false;
     while (reader->Read(&message)) {
       const absl::StatusOr<ClusterView> view = FromProto(message);
       if (!view.ok()) {
         TL_LOG_ERROR("coordinator {} sent a view that is not valid: {}",
-                     address_, std::string(view.status().message()));
+                     Address(), std::string(view.status().message()));
         call.context().TryCancel();
         break;
       }
@@ -274,26 +340,26 @@ class Client final : public CoordinatorClient {
   // per try.
   void LogFailure(const absl::Status& status) {
     if (reachable_ || !failure_logged_) {
-      TL_LOG_WARN("coordinator {} does not answer, trying on: {}", address_,
+      TL_LOG_WARN("coordinator {} does not answer, trying on: {}", Address(),
                   std::string(status.message()));
     }
     failure_logged_ = true;
     reachable_ = false;
   }
   void LogRecovery() {
-    if (failure_logged_) TL_LOG_INFO("coordinator {} answers again", address_);
+    if (failure_logged_) TL_LOG_INFO("coordinator {} answers", Address());
     failure_logged_ = false;
     reachable_ = true;
   }
 
-  const std::string address_;
   const Registration registration_;
   const Callbacks callbacks_;
-  const std::unique_ptr<wire::Coordinator::Stub> stub_;
   std::thread keeper_, watcher_;
   std::mutex join_mutex_;
 
   // Keeper thread only.
+  CoordinatorAddresses addresses_;
+  std::map<std::string, Link> links_;  // by address
   WorkerSession session_;
   bool reachable_ = false, failure_logged_ = false;
 
@@ -308,6 +374,9 @@ class Client final : public CoordinatorClient {
   bool stopping_ = false;  // Stop was called
   bool ending_ = false;    // the coordinator refused us
   bool report_now_ = false;
+  std::string address_;
+  std::shared_ptr<wire::Coordinator::Stub> stub_;  // of address_
+  uint64_t dials_ = 0;
   std::optional<Identity> identity_;
   grpc::ClientContext* calls_[2] = {nullptr, nullptr};
 };
@@ -315,23 +384,28 @@ class Client final : public CoordinatorClient {
 }  // namespace
 
 std::unique_ptr<CoordinatorClient> CoordinatorClient::Start(
-    const std::string& address, Registration registration,
+    const std::string& addresses, Registration registration,
     Callbacks callbacks) {
-  auto client = std::make_unique<Client>(address, std::move(registration),
-                                         std::move(callbacks));
+  absl::StatusOr<std::vector<std::string>> listed =
+      ParseCoordinatorAddresses(addresses);
+  // A text that is no list is dialled as it is, and the failure logged.
+  if (!listed.ok()) listed = std::vector<std::string>{addresses};
+  auto client = std::make_unique<Client>(
+      *std::move(listed), std::move(registration), std::move(callbacks));
   client->StartThreads();
   return client;
 }
 
-absl::StatusOr<ClusterView> FetchCluster(const std::string& address,
+absl::StatusOr<ClusterView> FetchCluster(const std::string& addresses,
                                          absl::Duration timeout) {
-  const auto stub = wire::Coordinator::NewStub(OpenControlChannel(address));
-  grpc::ClientContext context;
-  context.set_deadline(absl::ToChronoTime(absl::Now() + timeout));
   wire::ClusterView view;
-  const absl::Status status =
-      FromGrpc(stub->GetCluster(&context, wire::GetClusterRequest(), &view));
-  if (!status.ok()) return Annotate(status, "coordinator " + address);
+  TL_RETURN_IF_ERROR(
+      AskLeader(addresses, timeout, Asking::kLook,
+                [&](const std::shared_ptr<grpc::Channel>& channel,
+                    grpc::ClientContext* context) {
+                  return wire::Coordinator::NewStub(channel)->GetCluster(
+                      context, wire::GetClusterRequest(), &view);
+                }));
   return FromProto(view);
 }
 

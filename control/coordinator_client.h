@@ -67,9 +67,10 @@ class CoordinatorClient {
     std::function<void(const absl::Status&)> on_refused;
   };
 
-  // address: "host:port". Returns at once; threads start. Callbacks come from
-  // the client's threads, one at a time.
-  static std::unique_ptr<CoordinatorClient> Start(const std::string& address,
+  // addresses: "host:port", or several with commas between, of which one leads.
+  // Returns at once; threads start. Callbacks come from the client's threads,
+  // one at a time.
+  static std::unique_ptr<CoordinatorClient> Start(const std::string& addresses,
                                                   Registration registration,
                                                   Callbacks callbacks);
   virtual ~CoordinatorClient() = default;
@@ -80,8 +81,8 @@ class CoordinatorClient {
   virtual void Stop() = 0;
 };
 
-// One snapshot for a command line tool.
-absl::StatusOr<ClusterView> FetchCluster(const std::string& address,
+// One snapshot for a command line tool, from the coordinator that leads.
+absl::StatusOr<ClusterView> FetchCluster(const std::string& addresses,
                                          absl::Duration timeout);
 
 }  // namespace trunkline::control

@@ -31,9 +31,11 @@ void ControlService::Publish(CoordinatorHost::SharedView view) {
   hub_->Publish(std::move(view));
 }
 
-void ControlService::EndWatches() {
-  hub_->EndAll(absl::UnavailableError("the coordinator is stopping"));
+void ControlService::EndWatches(const absl::Status& status) {
+  hub_->EndAll(status);
 }
+
+void ControlService::ReopenWatches() { hub_->Reopen(); }
 
 grpc::ServerUnaryReactor* ControlService::Register(
     grpc::CallbackServerContext* context, const wire::RegisterRequest* request,
@@ -88,9 +90,10 @@ grpc::ServerUnaryReactor* ControlService::Leave(
 grpc::ServerUnaryReactor* ControlService::GetCluster(
     grpc::CallbackServerContext* context,
     const wire::GetClusterRequest* /*request*/, wire::ClusterView* response) {
-  *response = host_->View();
-  metrics_->OnRequest("GetCluster", absl::OkStatus());
-  return Finish(context, absl::OkStatus());
+  absl::StatusOr<wire::ClusterView> view = host_->View();
+  metrics_->OnRequest("GetCluster", view.status());
+  if (view.ok()) *response = *std::move(view);
+  return Finish(context, view.status());
 }
 
 grpc::ServerWriteReactor<wire::ClusterView>* ControlService::Watch(

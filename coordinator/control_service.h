@@ -25,8 +25,9 @@ class ControlService final
 
   // The newest view, for everybody who watches.
   void Publish(CoordinatorHost::SharedView view);
-  // Ends all watches with UNAVAILABLE and refuses new ones.
-  void EndWatches();
+  // Ends all watches with this status and refuses new ones, until Reopen.
+  void EndWatches(const absl::Status& status);
+  void ReopenWatches();
 
   grpc::ServerUnaryReactor* Register(
       grpc::CallbackServerContext* context,

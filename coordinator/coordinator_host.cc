@@ -4,6 +4,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "control/status_to_grpc.h"
 
 namespace trunkline::coordinator {
 namespace {
@@ -18,19 +19,25 @@ Moment NowMoment() {
   return {.now = Clock::Monotonic().Now(), .wall = absl::Now()};
 }
 
+absl::Status NotLeading(const std::string& leader, const std::string& why) {
+  absl::Status status =
+      absl::UnavailableError("this coordinator does not lead: " + why);
+  control::SetNotLeading(leader, &status);
+  return status;
+}
+
 }  // namespace
 
-CoordinatorHost::CoordinatorHost(
-    std::unique_ptr<DurableCoordinator> coordinator, RebalanceOptions rebalance,
-    CoordinatorMetrics* metrics)
+CoordinatorHost::CoordinatorHost(RebalanceOptions rebalance,
+                                 CoordinatorMetrics* metrics)
     : metrics_(metrics),
       rebalance_(rebalance),
-      coordinator_(std::move(coordinator)) {}
+      following_(NotLeading("", "it has not opened its store yet")) {}
 
 CoordinatorHost::~CoordinatorHost() { Stop(); }
 
-void CoordinatorHost::Start(OnView on_view) {
-  on_view_ = std::move(on_view);
+void CoordinatorHost::Start(Callbacks callbacks) {
+  callbacks_ = std::move(callbacks);
   thread_ = std::thread([this] { Loop(); });
   planner_ = std::thread([this] { PlanLoop(); });
 }
@@ -46,8 +53,43 @@ void CoordinatorHost::Stop() {
   if (planner_.joinable()) planner_.join();
 }
 
+void CoordinatorHost::Lead(std::unique_ptr<DurableCoordinator> coordinator,
+                           std::function<absl::Time()> leads_until) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  coordinator_ = std::move(coordinator);
+  leads_until_ = std::move(leads_until);
+  following_ = absl::OkStatus();
+  role_changed_ = view_changed_ = true;
+  deposed_ = false;
+  changed_.notify_all();
+}
+
+void CoordinatorHost::Follow(const std::string& leader,
+                             const std::string& why) {
+  std::unique_ptr<DurableCoordinator> over;  // closed without the lock
+  const std::lock_guard<std::mutex> lock(mutex_);
+  over = std::move(coordinator_);
+  following_ = NotLeading(leader, why);
+  last_view_ = nullptr;
+  role_changed_ = true;
+  deposed_ = false;
+  changed_.notify_all();
+}
+
+absl::Status CoordinatorHost::CheckLeading() const {
+  if (coordinator_ == nullptr) return following_;
+  if (deposed_ || Clock::Monotonic().Now() >= leads_until_()) {
+    return NotLeading("", "its lease has run out");
+  }
+  return absl::OkStatus();
+}
+
 Reply CoordinatorHost::Submit(const Event& event, const char* method) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (absl::Status status = CheckLeading(); !status.ok()) {
+    metrics_->OnRequest(method, status);
+    return {.status = std::move(status), .body = EmptyReply()};
+  }
   const uint64_t commits = coordinator_->commits();
   const uint64_t failures = coordinator_->commit_failures();
   const Moment moment = NowMoment();
@@ -57,8 +99,9 @@ Reply CoordinatorHost::Submit(const Event& event, const char* method) {
   return std::move(outcome.reply);
 }
 
-control::wire::ClusterView CoordinatorHost::View() {
+absl::StatusOr<control::wire::ClusterView> CoordinatorHost::View() {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (absl::Status status = CheckLeading(); !status.ok()) return status;
   if (!coordinator_->stale()) return control::ToProto(coordinator_->View());
   return last_view_ ? *last_view_ : control::wire::ClusterView();
 }
@@ -66,6 +109,7 @@ control::wire::ClusterView CoordinatorHost::View() {
 absl::Status CoordinatorHost::Query(
     const std::function<void(const Coordinator&)>& query) {
   const std::lock_guard<std::mutex> lock(mutex_);
+  if (absl::Status status = CheckLeading(); !status.ok()) return status;
   if (coordinator_->stale()) {
     return absl::UnavailableError("the placement store does not answer");
   }
@@ -86,38 +130,72 @@ void CoordinatorHost::Record(DurableCoordinator::Outcome* outcome,
     plan_wanted_ = true;
     plan_changed_.notify_all();
   }
+  if (coordinator_->deposed()) deposed_ = true;
   // A step that changed something may have moved the next deadline.
-  if (outcome->view_changed || !notes_.empty()) changed_.notify_all();
+  if (outcome->view_changed || SomethingToTell()) changed_.notify_all();
+}
+
+absl::Time CoordinatorHost::NextTick() const {
+  if (coordinator_ == nullptr || deposed_) return absl::InfiniteFuture();
+  return coordinator_->NextDeadline();
+}
+
+void CoordinatorHost::TickIfDue() {
+  const Moment moment = NowMoment();
+  if (NextTick() > moment.now) return;
+  const uint64_t commits = coordinator_->commits();
+  const uint64_t failures = coordinator_->commit_failures();
+  DurableCoordinator::Outcome outcome = coordinator_->Tick(moment);
+  Record(&outcome, commits, failures, moment.now);
+}
+
+// True when it told something, which took the lock off.
+bool CoordinatorHost::TellRole(std::unique_lock<std::mutex>& lock) {
+  if (role_changed_) {
+    role_changed_ = false;
+    const absl::Status leads = following_;
+    metrics_->OnRole(leads.ok());
+    lock.unlock();
+    if (callbacks_.on_role) callbacks_.on_role(leads);
+    lock.lock();
+    return true;
+  }
+  if (deposed_ && coordinator_ != nullptr) {
+    std::unique_ptr<DurableCoordinator> over = std::move(coordinator_);
+    following_ = NotLeading("", "another one has begun a later epoch");
+    role_changed_ = true;
+    deposed_ = false;  // told; it would be news for ever else
+    lock.unlock();
+    over.reset();
+    if (callbacks_.on_deposed) callbacks_.on_deposed();
+    lock.lock();
+    return true;
+  }
+  return false;
 }
 
 void CoordinatorHost::Loop() {
   std::unique_lock<std::mutex> lock(mutex_);
   absl::Time published = absl::InfinitePast();
   while (!stopping_) {
-    const Moment moment = NowMoment();
-    if (coordinator_->NextDeadline() <= moment.now) {
-      const uint64_t commits = coordinator_->commits();
-      const uint64_t failures = coordinator_->commit_failures();
-      DurableCoordinator::Outcome outcome = coordinator_->Tick(moment);
-      Record(&outcome, commits, failures, moment.now);
-    }
+    TickIfDue();
     if (!notes_.empty()) {
       WriteNotes(lock);
       continue;  // much may have happened without the lock
     }
-    if (Publishable() && moment.now - published >= kPublishPeriod) {
-      published = moment.now;
+    if (TellRole(lock)) continue;
+    const absl::Time now = Clock::Monotonic().Now();
+    if (Publishable() && now - published >= kPublishPeriod) {
+      published = now;
       Publish(lock);
       continue;
     }
-    absl::Duration wait =
-        std::max(coordinator_->NextDeadline() - moment.now, kTickPeriodLeast);
     const bool pending = Publishable();
-    if (pending) wait = kPublishPeriod;
+    const absl::Duration wait =
+        pending ? kPublishPeriod : std::max(NextTick() - now, kTickPeriodLeast);
     changed_.wait_for(
-        lock, absl::ToChronoNanoseconds(std::min(wait, kSleepMost)), [&] {
-          return stopping_ || !notes_.empty() || Publishable() != pending;
-        });
+        lock, absl::ToChronoNanoseconds(std::min(wait, kSleepMost)),
+        [&] { return SomethingToTell() || Publishable() != pending; });
   }
 }
 
@@ -180,7 +258,7 @@ void CoordinatorHost::Publish(std::unique_lock<std::mutex>& lock) {
   view_changed_ = false;
   metrics_->OnView(plain);
   lock.unlock();
-  on_view_(view, plain.waiting_for.empty());
+  callbacks_.on_view(view, plain.waiting_for.empty());
   lock.lock();
 }
 

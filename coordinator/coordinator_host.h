@@ -2,7 +2,9 @@
 
 // The thin edge around the core that both gRPC services share: one lock, one
 // thread that ticks, publishes views and writes the log, and one that plans
-// rebalances when they are due. Thread-safe.
+// rebalances when they are due. Leads with a core or follows without one; while
+// it follows, everything asked of it is UNAVAILABLE, naming the leader where
+// that is known. Thread-safe.
 
 #include <condition_variable>
 #include <functional>
@@ -27,23 +29,38 @@ class CoordinatorHost {
   // that follow each other closely are published as one.
   using OnView = std::function<void(SharedView, bool ready)>;
 
-  // metrics outlives the host. rebalance: limits of the rebalances that the
-  // core asks for.
-  CoordinatorHost(std::unique_ptr<DurableCoordinator> coordinator,
-                  RebalanceOptions rebalance, CoordinatorMetrics* metrics);
+  struct Callbacks {
+    OnView on_view;
+    // From the same thread, before the first view of a term and after the last:
+    // OK, or why this coordinator does not lead.
+    std::function<void(const absl::Status& leads)> on_role;
+    // From the same thread: the store says that another coordinator leads.
+    std::function<void()> on_deposed;
+  };
+
+  // Follows until Lead. metrics outlives the host. rebalance: limits of the
+  // rebalances that the core asks for.
+  CoordinatorHost(RebalanceOptions rebalance, CoordinatorMetrics* metrics);
   ~CoordinatorHost();  // Stop
   CoordinatorHost(const CoordinatorHost&) = delete;
   CoordinatorHost& operator=(const CoordinatorHost&) = delete;
 
-  void Start(OnView on_view);
-  void Stop();  // idempotent; on_view is not called afterwards
+  void Start(Callbacks callbacks);
+  void Stop();  // idempotent; no callback comes afterwards
+
+  // A term begins. leads_until: this coordinator leads for certain before that
+  // moment of the monotonic clock, and answers nothing after it.
+  void Lead(std::unique_ptr<DurableCoordinator> coordinator,
+            std::function<absl::Time()> leads_until);
+  // It ends. leader: "host:port" of who leads, empty when not known.
+  void Follow(const std::string& leader, const std::string& why);
 
   // Takes one event, committed when this returns.
   Reply Submit(const Event& event, const char* method);
-  // As of now, with load progress.
-  control::wire::ClusterView View();
+  // As of now, with load progress. UNAVAILABLE while this one follows.
+  absl::StatusOr<control::wire::ClusterView> View();
   // Runs `query` on the core under the lock; UNAVAILABLE while the store does
-  // not answer.
+  // not answer or this one follows.
   absl::Status Query(const std::function<void(const Coordinator&)>& query);
   absl::StatusOr<RebalanceSnapshot> Snapshot();
 
@@ -53,19 +70,33 @@ class CoordinatorHost {
   void PlanRebalanceOnce();
   void Record(DurableCoordinator::Outcome* outcome, uint64_t commits,
               uint64_t failures, absl::Time began);
-  bool Publishable() const { return view_changed_ && !coordinator_->stale(); }
+  absl::Status CheckLeading() const;
+  bool Publishable() const {
+    return view_changed_ && coordinator_ != nullptr && !coordinator_->stale();
+  }
+  bool SomethingToTell() const {
+    return stopping_ || role_changed_ || deposed_ || !notes_.empty();
+  }
+  // The moment of the next tick.
+  absl::Time NextTick() const;
+  void TickIfDue();
+  bool TellRole(std::unique_lock<std::mutex>& lock);
   void WriteNotes(std::unique_lock<std::mutex>& lock);
   void Publish(std::unique_lock<std::mutex>& lock);
 
   CoordinatorMetrics* const metrics_;
-  OnView on_view_;
+  Callbacks callbacks_;
   const RebalanceOptions rebalance_;
   std::thread thread_, planner_;
 
   std::mutex mutex_;
   std::condition_variable changed_;
   // Guarded by mutex_.
-  std::unique_ptr<DurableCoordinator> coordinator_;
+  std::unique_ptr<DurableCoordinator> coordinator_;  // null: follows
+  std::function<absl::Time()> leads_until_;
+  absl::Status following_;  // why it follows, while it does
+  bool role_changed_ = false;
+  bool deposed_ = false;
   SharedView last_view_;
   bool view_changed_ = true;  // the first view is published at the start
   bool stopping_ = false;

@@ -61,7 +61,18 @@ CoordinatorMetrics::CoordinatorMetrics(prometheus::Registry& registry)
       view_revision_(AddGauge(registry, "trunkline_coordinator_view_revision",
                               "Revision of the published view.")),
       watchers_(AddGauge(registry, "trunkline_coordinator_watchers",
-                         "Open streams that follow the view.")) {}
+                         "Open streams that follow the view.")),
+      leader_(AddGauge(registry, "trunkline_coordinator_leader",
+                       "1 while this coordinator leads.")),
+      terms_(AddCounter(registry, "trunkline_coordinator_terms_total",
+                        "How often this coordinator began to lead.")) {}
+
+void CoordinatorMetrics::OnRole(bool leads) {
+  leader_.Set(leads ? 1 : 0);
+  if (leads) terms_.Increment();
+  // What a follower last saw as leader is no news of the cluster.
+  if (!leads) ready_.Set(0);
+}
 
 void CoordinatorMetrics::OnRequest(const char* method,
                                    const absl::Status& status) {

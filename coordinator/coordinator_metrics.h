@@ -25,6 +25,8 @@ class CoordinatorMetrics {
   void OnStep(const Tally& tally, bool committed, bool commit_failed,
               absl::Duration took);
   void OnView(const control::ClusterView& view);
+  // Called when this coordinator begins or ceases to lead.
+  void OnRole(bool leads);
   void OnWatchers(size_t count) { watchers_.Set(static_cast<double>(count)); }
 
  private:
@@ -49,6 +51,8 @@ class CoordinatorMetrics {
   prometheus::Gauge& epoch_;
   prometheus::Gauge& view_revision_;
   prometheus::Gauge& watchers_;
+  prometheus::Gauge& leader_;
+  prometheus::Counter& terms_;
 };
 
 }  // namespace trunkline::coordinator

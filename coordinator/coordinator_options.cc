@@ -41,7 +41,30 @@ absl::Status CoordinatorOptions::Validate() const {
         absl::StrCat("log_level '", log_level,
                      "' is none of trace, debug, info, warn, error, off"));
   }
+  TL_ASSIGN_OR_RETURN(const StoreAddress where, Store());
+  if (where.kind == StoreAddress::Kind::kEtcd &&
+      (store_lease < absl::Seconds(1) || store_lease > absl::Hours(1) ||
+       store_lease != absl::Trunc(store_lease, absl::Seconds(1)))) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("store_lease is ", absl::FormatDuration(store_lease),
+                     ", whole seconds from 1s to 1h are possible"));
+  }
   return Core().Validate();
+}
+
+absl::StatusOr<StoreAddress> CoordinatorOptions::Store() const {
+  if (!store.empty() && !state_file.empty()) {
+    return absl::InvalidArgumentError(
+        absl::StrCat("store is \"", store, "\" and state_file is \"",
+                     state_file, "\": only one of them can be"));
+  }
+  if (store.empty() && !state_file.empty()) {
+    StoreAddress file;
+    file.kind = StoreAddress::Kind::kSqlite;
+    file.path = state_file;
+    return file;
+  }
+  return ParseStoreAddress(store);
 }
 
 CoreOptions CoordinatorOptions::Core() const {

@@ -18,6 +18,7 @@
 #include "coordinator/coordinator_host.h"
 #include "coordinator/coordinator_metrics.h"
 #include "coordinator/durable_coordinator.h"
+#include "coordinator/etcd_election.h"
 #include "coordinator/store_sqlite.h"
 
 namespace trunkline::coordinator {
@@ -65,31 +66,38 @@ class Server final : public CoordinatorServer {
                           MetricsEndpoint::Start(options_.metrics, registry_));
       metrics_address_ = endpoint_->address();
     }
-    TL_ASSIGN_OR_RETURN(
-        std::unique_ptr<PlacementStore> store,
-        OpenSqliteStore(
-            options_.state_file.empty() ? ":memory:" : options_.state_file,
-            RandomClusterId()));
-    TL_ASSIGN_OR_RETURN(
-        std::unique_ptr<DurableCoordinator> durable,
-        DurableCoordinator::Open(
-            options_.Core(), std::move(store),
-            {.now = Clock::Monotonic().Now(), .wall = absl::Now()}));
+    TL_ASSIGN_OR_RETURN(const StoreAddress where, options_.Store());
     host_ = std::make_unique<CoordinatorHost>(
-        std::move(durable),
         RebalanceOptions{.max_moved_bytes = options_.rebalance_max_moved_bytes,
                          .min_gain = options_.rebalance_min_gain},
         &metrics_);
+    const bool alone = where.kind != StoreAddress::Kind::kEtcd;
+    if (alone) {
+      TL_ASSIGN_OR_RETURN(
+          std::unique_ptr<PlacementStore> store,
+          OpenSqliteStore(where.path.empty() ? ":memory:" : where.path,
+                          RandomClusterId()));
+      TL_RETURN_IF_ERROR(
+          BeginTerm(std::move(store), [] { return absl::InfiniteFuture(); }));
+    }
     admin_ = std::make_unique<AdminService>(host_.get(), &metrics_);
     service_ = std::make_unique<ControlService>(host_.get(), &metrics_,
                                                 options_.watchers_max);
-    TL_RETURN_IF_ERROR(Listen());
-    host_->Start([this](CoordinatorHost::SharedView view, bool ready) {
-      server_->GetHealthCheckService()->SetServingStatus(kClusterHealth, ready);
-      service_->Publish(std::move(view));
-    });
+    TL_RETURN_IF_ERROR(Listen(/*leads=*/alone));
+    host_->Start(
+        {.on_view =
+             [this](CoordinatorHost::SharedView view, bool ready) {
+               SetHealth(kClusterHealth, ready);
+               service_->Publish(std::move(view));
+             },
+         .on_role = [this](const absl::Status& leads) { OnRole(leads); },
+         .on_deposed =
+             [this] {
+               if (election_ != nullptr) election_->Resign();
+             }});
     TL_LOG_INFO("coordinator listens on {}, state in {}", address_,
-                options_.state_file.empty() ? "memory" : options_.state_file);
+                FormatStoreAddress(where));
+    if (!alone) StartElection(where);
     return absl::OkStatus();
   }
 
@@ -100,22 +108,84 @@ class Server final : public CoordinatorServer {
 
   void Shutdown(absl::Duration patience) override {
     const std::lock_guard<std::mutex> lock(shutdown_mutex_);
+    // Gives the lead up, so that another one has it while the calls here end.
+    if (election_ != nullptr) election_->Stop();
     if (host_ != nullptr) host_->Stop();
     if (server_ != nullptr) {
       server_->GetHealthCheckService()->Shutdown();
-      service_->EndWatches();
+      service_->EndWatches(
+          absl::UnavailableError("the coordinator is stopping"));
       server_->Shutdown(absl::ToChronoTime(absl::Now() + patience));
       server_->Wait();
       server_.reset();
     }
     service_.reset();
     admin_.reset();
+    election_.reset();
     host_.reset();
     endpoint_.reset();
   }
 
  private:
-  absl::Status Listen() {
+  absl::Status BeginTerm(std::unique_ptr<PlacementStore> store,
+                         std::function<absl::Time()> leads_until) {
+    if (options_.wrap_store) store = options_.wrap_store(std::move(store));
+    TL_ASSIGN_OR_RETURN(
+        std::unique_ptr<DurableCoordinator> durable,
+        DurableCoordinator::Open(
+            options_.Core(), std::move(store),
+            {.now = Clock::Monotonic().Now(), .wall = absl::Now()}));
+    host_->Lead(std::move(durable), std::move(leads_until));
+    return absl::OkStatus();
+  }
+
+  // Listening: the leader key holds the address that is bound.
+  void StartElection(const StoreAddress& where) {
+    EtcdElection::Options election;
+    election.endpoints = where.endpoints;
+    election.prefix = where.prefix;
+    election.address = AdvertisedAddress();
+    election.lease = options_.store_lease;
+    election.new_cluster_id = RandomClusterId();
+    election_ = std::make_unique<EtcdElection>(
+        election,
+        EtcdElection::Callbacks{
+            .on_elected =
+                [this](std::unique_ptr<PlacementStore> store) {
+                  return BeginTerm(std::move(store),
+                                   [this] { return election_->leads_until(); });
+                },
+            .on_following =
+                [this](const std::string& leader, const std::string& why) {
+                  host_->Follow(leader, why);
+                }});
+    election_->Start();
+  }
+
+  std::string AdvertisedAddress() const {
+    if (options_.advertise_host.empty()) return address_;
+    return absl::StrCat(options_.advertise_host,
+                        address_.substr(address_.rfind(':')));
+  }
+
+  void OnRole(const absl::Status& leads) {
+    SetHealth(kControlHealth, leads.ok());
+    if (leads.ok()) {
+      TL_LOG_INFO("coordinator {} leads", address_);
+      service_->ReopenWatches();
+      return;
+    }
+    TL_LOG_INFO("coordinator {} follows: {}", address_,
+                std::string(leads.message()));
+    SetHealth(kClusterHealth, false);
+    service_->EndWatches(leads);
+  }
+
+  void SetHealth(const char* service, bool serving) {
+    server_->GetHealthCheckService()->SetServingStatus(service, serving);
+  }
+
+  absl::Status Listen(bool leads) {
     EnableGrpcPlugins();
     grpc::ServerBuilder builder;
     control::ConfigureControlServer(&builder);
@@ -135,9 +205,8 @@ class Server final : public CoordinatorServer {
     }
     address_ = absl::StrCat(
         options_.listen.substr(0, options_.listen.rfind(':')), ":", port);
-    auto* health = server_->GetHealthCheckService();
-    health->SetServingStatus(kControlHealth, true);
-    health->SetServingStatus(kClusterHealth, false);
+    SetHealth(kControlHealth, leads);
+    SetHealth(kClusterHealth, false);
     return absl::OkStatus();
   }
 
@@ -148,6 +217,7 @@ class Server final : public CoordinatorServer {
   std::mutex shutdown_mutex_;
   std::unique_ptr<MetricsEndpoint> endpoint_;
   std::unique_ptr<CoordinatorHost> host_;
+  std::unique_ptr<EtcdElection> election_;  // with etcd
   std::unique_ptr<ControlService> service_;
   std::unique_ptr<AdminService> admin_;
   std::unique_ptr<grpc::Server> server_;

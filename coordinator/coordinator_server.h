@@ -16,8 +16,9 @@ namespace trunkline::coordinator {
 class CoordinatorServer {
  public:
   // Returns once the port is open. The gRPC health service answers SERVING for
-  // "" and the control service as long as the process serves, and for
-  // kClusterHealth only while every expert has a live owner.
+  // "" as long as the process serves, for the control service while this
+  // coordinator leads (always, unless the store is etcd), and for
+  // kClusterHealth only while it leads and every expert has a live owner.
   static absl::StatusOr<std::unique_ptr<CoordinatorServer>> Start(
       const CoordinatorOptions& options);
   virtual ~CoordinatorServer() = default;  // Shutdown without patience

@@ -54,7 +54,12 @@ absl::Status DurableCoordinator::Recover(Moment moment) {
   // Revisions that were computed but never shown are skipped, so that a number
   // never means two views.
   const uint64_t first = core_ == nullptr ? 1 : core_->revision() + 1;
-  TL_ASSIGN_OR_RETURN(const StoreContents contents, store_->Load());
+  const absl::StatusOr<StoreContents> loaded = store_->Load();
+  if (!loaded.ok()) {
+    if (absl::IsFailedPrecondition(loaded.status())) deposed_ = true;
+    return loaded.status();
+  }
+  const StoreContents& contents = *loaded;
   TL_RETURN_IF_ERROR(CheckContents(contents));
   core_ = std::make_unique<Coordinator>(options_, contents, first, moment);
   stale_ = false;
@@ -81,7 +86,7 @@ DurableCoordinator::Outcome DurableCoordinator::Step(const Event& event,
 DurableCoordinator::Outcome DurableCoordinator::Tick(Moment moment) {
   if (stale_) {
     Outcome outcome;
-    if (moment.now < recover_at_) return outcome;
+    if (deposed_ || moment.now < recover_at_) return outcome;
     recover_at_ = moment.now + kRecoverPeriod;
     if (!Recover(moment).ok()) return outcome;
     outcome.view_changed = true;
@@ -107,17 +112,19 @@ DurableCoordinator::Outcome DurableCoordinator::Finish(Actions actions,
   }
   ++commit_failures_;
   stale_ = true;
+  if (absl::IsFailedPrecondition(status)) deposed_ = true;
   recover_at_ = moment.now + kRecoverPeriod;
   outcome = Outcome();
   outcome.reply.status = absl::UnavailableError(
       absl::StrCat("the placement store refused the change: ",
                    std::string(status.message())));
   outcome.notes.push_back(std::string(outcome.reply.status.message()));
-  if (Recover(moment).ok()) outcome.view_changed = true;
+  if (!deposed_ && Recover(moment).ok()) outcome.view_changed = true;
   return outcome;
 }
 
 absl::Time DurableCoordinator::NextDeadline() const {
+  if (deposed_) return absl::InfiniteFuture();
   return stale_ ? recover_at_ : core_->NextDeadline();
 }
 

@@ -40,6 +40,9 @@ class DurableCoordinator {
   // While the store does not answer there is nothing true to show: the last
   // view stays in force.
   bool stale() const { return stale_; }
+  // Another coordinator has begun a later epoch: this one is over, whatever it
+  // is asked.
+  bool deposed() const { return deposed_; }
   control::ClusterView View() const { return core_->View(); }  // not stale
   const Coordinator& core() const { return *core_; }
   uint64_t commits() const { return commits_; }
@@ -56,6 +59,7 @@ class DurableCoordinator {
   std::unique_ptr<Coordinator> core_;
   // The core is ahead of the store: nothing may be done before Recover.
   bool stale_ = false;
+  bool deposed_ = false;
   absl::Time recover_at_;
   uint64_t commits_ = 0, commit_failures_ = 0;
 };

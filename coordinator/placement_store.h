@@ -2,7 +2,8 @@
 
 // What a coordinator must not forget, and the door to wherever it is kept. The
 // records are plain values; the core says which of them changed, the edge
-// commits the change before anybody hears of it. Implementations: store_sqlite.
+// commits the change before anybody hears of it. Implementations: store_sqlite,
+// store_etcd.
 
 #include <cstdint>
 #include <memory>

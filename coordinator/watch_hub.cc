@@ -82,6 +82,12 @@ void WatchHub::EndAll(const absl::Status& status) {
   PumpAll();
 }
 
+void WatchHub::Reopen() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  ended_ = absl::OkStatus();
+  newest_ = nullptr;
+}
+
 void WatchHub::PumpAll() {
   std::vector<std::shared_ptr<Watcher>> all;
   {

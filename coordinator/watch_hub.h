@@ -30,6 +30,8 @@ class WatchHub {
   void Publish(CoordinatorHost::SharedView view);
   // Ends every stream, and those that open later, with `status`.
   void EndAll(const absl::Status& status);
+  // Streams may open again; they wait for a view that is published from now on.
+  void Reopen();
 
  private:
   class Watcher;

@@ -5,6 +5,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/status_macros.h"
 #include "kernels/kernel_context.h"
 
@@ -65,8 +66,11 @@ absl::Status CheckSimd(const std::string& simd) {
 absl::Status TrunkOptions::Validate() const {
   if (model_dir.empty())
     return Bad("model", model_dir, "the checkpoint directory is required");
-  if (!coordinator.empty())
-    TL_RETURN_IF_ERROR(CheckAddress("coordinator", coordinator, false));
+  if (!coordinator.empty()) {
+    for (const absl::string_view one : absl::StrSplit(coordinator, ',')) {
+      TL_RETURN_IF_ERROR(CheckAddress("coordinator", std::string(one), false));
+    }
+  }
   TL_RETURN_IF_ERROR(CheckAddress("listen", listen, true));
   if (transport != "ucx" && transport != "inprocess")
     return Bad("transport", transport, "known are ucx and inprocess");

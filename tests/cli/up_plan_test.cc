@@ -109,12 +109,40 @@ TEST(UpPlan, TheCoordinatorWaitsForEveryExpertWorker) {
   flags.experts = 5;
   flags.replicas = 2;
   flags.no_metrics = true;
-  const UpProcess plan = PlanCoordinator(flags);
+  ASSERT_EQ(PlanCoordinators(flags).size(), 1u);
+  const UpProcess plan = PlanCoordinators(flags).front();
   EXPECT_EQ(plan.arguments.front(), "coordinator");
   EXPECT_EQ(ValueOf(plan, "--expert-workers"), "5");
   EXPECT_EQ(ValueOf(plan, "--replicas"), "2");
   EXPECT_EQ(ValueOf(plan, "--metrics-listen"), "");
   EXPECT_EQ(ValueOf(plan, "--state-file"), "");
+}
+
+TEST(UpPlan, SeveralCoordinatorsShareTheStoreAndAreAllKnownToWorkers) {
+  UpFlags flags;
+  flags.coordinators = 3;
+  flags.store = "etcd://a:1/p";
+  EXPECT_TRUE(CheckUpFlags(flags).ok());
+  const std::vector<UpProcess> plans = PlanCoordinators(flags);
+  ASSERT_EQ(plans.size(), 3u);
+  EXPECT_EQ(plans[2].name, "coordinator-2");
+  for (const UpProcess& plan : plans) {
+    EXPECT_EQ(ValueOf(plan, "--store"), "etcd://a:1/p");
+    EXPECT_EQ(ValueOf(plan, "--listen"), "127.0.0.1:0");
+  }
+  const auto workers = PlanWorkers(flags, "a:1,b:2", 4);
+  EXPECT_EQ(ValueOf(workers.front(), "--coordinator"), "a:1,b:2");
+  flags.coordinator_listen = "127.0.0.1:7070";
+  EXPECT_THAT(std::string(CheckUpFlags(flags).message()),
+              HasSubstr("--coordinator-listen"));
+  flags.store = "sqlite:x";
+  EXPECT_THAT(std::string(CheckUpFlags(flags).message()),
+              HasSubstr("--coordinators is 3"));
+  flags.coordinators = 1;
+  EXPECT_TRUE(CheckUpFlags(flags).ok());
+  flags.state_file = "y";
+  EXPECT_THAT(std::string(CheckUpFlags(flags).message()),
+              HasSubstr("--state-file"));
 }
 
 TEST(UpPlan, FlagsThatDoNotGoTogetherAreRefusedByName) {

@@ -14,7 +14,7 @@
 #include <fstream>
 
 #include "common/random.h"
-#include "tests/coordinator/cluster_fixture.h"
+#include "tests/coordinator/numbered_change.h"
 
 namespace trunkline::coordinator {
 namespace {
@@ -34,123 +34,6 @@ class StoreSqlite : public testing::Test {
   std::filesystem::path folder_;
   std::string path_;
 };
-
-WorkerRecord TestWorker(uint32_t id, uint64_t incarnation) {
-  WorkerRecord worker;
-  worker.id = WorkerId(id);
-  worker.registration =
-      TestRegistration("worker-" + std::to_string(id), kExpertRole);
-  worker.registration.moe_layers.clear();
-  worker.registration.speed = 1.5;
-  worker.registration.memory_bytes = ~uint64_t{0} - 5;
-  worker.incarnation = incarnation;
-  worker.alive = incarnation % 2 == 0;
-  worker.cordoned = true;
-  worker.versions = {{.version = PlacementVersion(incarnation + 1),
-                      .state = control::ShardState::kFailed,
-                      .error = "it's broken",
-                      .bytes_loaded = 0,
-                      .bytes_total = 0}};
-  return worker;
-}
-
-PlacementRecord TestPlacement(uint64_t version) {
-  PlacementRecord record;
-  record.map = *placement::InitialPlacement(
-      PlacementVersion(version), TestShapes(), {WorkerId(0), WorkerId(1)}, 1);
-  record.state = placement::VersionState::kStaging;
-  record.origin = "apply";
-  record.reason = "none";
-  if (version > 1) record.replaces = PlacementVersion(version - 1);
-  return record;
-}
-
-// Change number n touches every table, so that a torn one shows.
-StoreChange NumberedChange(uint64_t n) {
-  StoreChange change;
-  ClusterRecord cluster;
-  cluster.next_worker = static_cast<uint32_t>(n);
-  cluster.next_version = n;
-  cluster.next_history = n;
-  cluster.pinned = n % 2 == 1;
-  cluster.pin_reason = std::to_string(n);
-  cluster.model = ClusterModel{.model_digest = std::to_string(n),
-                               .numerics_class = "portable",
-                               .self_check_digest = "c",
-                               .moe_layers = TestShapes(),
-                               .registered_by = "a",
-                               .sizes_from_expert = true};
-  change.cluster = cluster;
-  change.workers = {TestWorker(0, n), TestWorker(1, n)};
-  change.placements = {TestPlacement(n)};
-  if (n > 3) change.forgotten_placements = {PlacementVersion(n - 3)};
-  change.history = {{.sequence = n,
-                     .at = absl::FromUnixSeconds(static_cast<int64_t>(n)),
-                     .version = PlacementVersion(n),
-                     .state = placement::VersionState::kStaging,
-                     .detail = "change"}};
-  change.history_from = n > 5 ? n - 5 : 0;
-  return change;
-}
-
-// Exactly what changes 1 to n leave behind.
-void ExpectWholeChange(const StoreContents& contents, uint64_t n) {
-  EXPECT_EQ(contents.cluster.next_worker, n);
-  EXPECT_EQ(contents.cluster.next_version, n);
-  EXPECT_EQ(contents.cluster.pin_reason, std::to_string(n));
-  ASSERT_TRUE(contents.cluster.model.has_value());
-  EXPECT_EQ(contents.cluster.model->model_digest, std::to_string(n));
-  EXPECT_EQ(contents.cluster.model->moe_layers.size(), 2u);
-  ASSERT_EQ(contents.workers.size(), 2u);
-  for (const WorkerRecord& worker : contents.workers) {
-    EXPECT_EQ(worker.incarnation, n);
-    ASSERT_EQ(worker.versions.size(), 1u);
-    EXPECT_EQ(worker.versions[0].version.value, n + 1);
-  }
-  ASSERT_EQ(contents.placements.size(), std::min<uint64_t>(n, 3));
-  EXPECT_EQ(contents.placements.back().map.version.value, n);
-  ASSERT_EQ(contents.history.size(), n > 5 ? 6u : n);
-  EXPECT_EQ(contents.history.back().sequence, n);
-}
-
-TEST_F(StoreSqlite, GivesBackEveryFieldAndBeginsAnEpochPerOpening) {
-  {
-    auto store = OpenSqliteStore(path_, 1234567890123456789ull);
-    ASSERT_TRUE(store.ok()) << store.status();
-    const auto fresh = (*store)->Load();
-    ASSERT_TRUE(fresh.ok());
-    EXPECT_EQ(fresh->cluster.epoch, 1u);
-    EXPECT_EQ(fresh->cluster.cluster_id, 1234567890123456789ull);
-    EXPECT_EQ(fresh->cluster.next_version, 1u);
-    EXPECT_FALSE(fresh->cluster.model.has_value());
-    for (uint64_t n = 1; n <= 7; ++n) {
-      const absl::Status status = (*store)->Commit(NumberedChange(n));
-      ASSERT_TRUE(status.ok()) << status;
-    }
-  }
-  auto store = OpenSqliteStore(path_, 5);
-  ASSERT_TRUE(store.ok()) << store.status();
-  const auto contents = (*store)->Load();
-  ASSERT_TRUE(contents.ok()) << contents.status();
-  EXPECT_EQ(contents->cluster.epoch, 2u);
-  EXPECT_EQ(contents->cluster.cluster_id, 1234567890123456789ull);
-  ExpectWholeChange(*contents, 7);
-  const WorkerRecord want = TestWorker(1, 7);
-  const WorkerRecord& got = contents->workers[1];
-  EXPECT_EQ(got.registration.name, want.registration.name);
-  EXPECT_EQ(got.registration.role, want.registration.role);
-  EXPECT_EQ(got.registration.memory_bytes, want.registration.memory_bytes);
-  EXPECT_EQ(got.registration.speed, 1.5);
-  EXPECT_EQ(got.registration.data_address, want.registration.data_address);
-  EXPECT_EQ(got.alive, want.alive);
-  EXPECT_TRUE(got.cordoned);
-  EXPECT_FALSE(got.leaving);
-  EXPECT_EQ(got.versions[0].error, "it's broken");
-  EXPECT_EQ(got.versions[0].state, control::ShardState::kFailed);
-  EXPECT_EQ(contents->placements[2].map.layers[1].replicas,
-            TestPlacement(7).map.layers[1].replicas);
-  EXPECT_EQ(contents->placements[2].replaces, PlacementVersion(6));
-}
 
 TEST_F(StoreSqlite, ASecondCoordinatorOnTheSameFileIsRefused) {
   auto first = OpenSqliteStore(path_, 1);

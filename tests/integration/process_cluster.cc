@@ -5,13 +5,18 @@
 #include <filesystem>
 
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "common/status_macros.h"
 #include "tests/integration/eventually.h"
 
 namespace trunkline::testing {
 namespace {
 constexpr auto kStartLimit = std::chrono::seconds(60);
+
+std::string CoordinatorName(int i) {
+  return i == 0 ? "coordinator" : absl::StrCat("coordinator-", i);
 }
+}  // namespace
 
 absl::StatusOr<std::unique_ptr<ProcessCluster>> ProcessCluster::Start(
     const Options& options) {
@@ -24,21 +29,25 @@ absl::StatusOr<std::unique_ptr<ProcessCluster>> ProcessCluster::Start(
 }
 
 absl::Status ProcessCluster::StartAll() {
-  std::vector<std::string> flags = {
-      "--listen",         "127.0.0.1:0",
-      "--expert-workers", absl::StrCat(options_.experts),
-      "--replicas",       absl::StrCat(options_.replicas)};
-  flags.insert(flags.end(), options_.coordinator_flags.begin(),
-               options_.coordinator_flags.end());
-  coordinator_ = Spawn("coordinator", "coordinator", flags);
-  TL_ASSIGN_OR_RETURN(coordinator_address_,
-                      AwaitAddress("coordinator", *coordinator_));
+  const size_t coordinators = static_cast<size_t>(options_.coordinators);
+  coordinators_.resize(coordinators);
+  coordinator_addresses_.resize(coordinators);
+  for (int i = 0; i < options_.coordinators; ++i) {
+    SpawnCoordinator(i, "127.0.0.1:0");
+  }
+  for (size_t i = 0; i < coordinators; ++i) {
+    TL_ASSIGN_OR_RETURN(
+        coordinator_addresses_[i],
+        AwaitAddress(CoordinatorName(static_cast<int>(i)), *coordinators_[i]));
+  }
+  coordinator_address_ = absl::StrJoin(coordinator_addresses_, ",");
   experts_.resize(static_cast<size_t>(options_.experts));
   for (int i = 0; i < options_.experts; ++i) RestartExpert(i);
   for (int i = 0; i < options_.trunks; ++i) {
     const std::string name = absl::StrCat("trunk-", i);
-    flags = {"--model",  options_.model, "--coordinator", coordinator_address_,
-             "--listen", "127.0.0.1:0",  "--name",        name};
+    std::vector<std::string> flags = {
+        "--model",  options_.model, "--coordinator", coordinator_address_,
+        "--listen", "127.0.0.1:0",  "--name",        name};
     flags.insert(flags.end(), options_.trunk_flags.begin(),
                  options_.trunk_flags.end());
     trunks_.push_back(Spawn("trunk-worker", name, flags));
@@ -63,21 +72,61 @@ absl::Status ProcessCluster::StartAll() {
   return absl::OkStatus();
 }
 
+void ProcessCluster::SpawnCoordinator(int i, const std::string& listen) {
+  std::vector<std::string> flags = {
+      "--listen",         listen,
+      "--expert-workers", absl::StrCat(options_.experts),
+      "--replicas",       absl::StrCat(options_.replicas)};
+  flags.insert(flags.end(), options_.coordinator_flags.begin(),
+               options_.coordinator_flags.end());
+  coordinators_[static_cast<size_t>(i)] =
+      Spawn("coordinator", CoordinatorName(i), flags);
+}
+
+absl::Status ProcessCluster::RestartCoordinator(int i) {
+  const size_t at = static_cast<size_t>(i);
+  std::filesystem::remove(absl::StrCat(dir_.path(), "/", CoordinatorName(i)));
+  SpawnCoordinator(i, coordinator_addresses_[at]);
+  return AwaitAddress(CoordinatorName(i), *coordinators_[at]).status();
+}
+
 void ProcessCluster::RestartExpert(int i) {
   const std::string name = absl::StrCat("expert-", i);
+  const auto model = expert_models_.find(i);
   std::vector<std::string> flags = {
-      "--model",  options_.model, "--coordinator", coordinator_address_,
-      "--listen", "127.0.0.1:0",  "--name",        name};
+      "--model",
+      model == expert_models_.end() ? options_.model : model->second,
+      "--coordinator",
+      coordinator_address_,
+      "--listen",
+      "127.0.0.1:0",
+      "--name",
+      name};
   flags.insert(flags.end(), options_.expert_flags.begin(),
                options_.expert_flags.end());
+  const std::vector<std::string>& own = expert_flags_[i];
+  flags.insert(flags.end(), own.begin(), own.end());
   experts_[static_cast<size_t>(i)] = Spawn("expert-worker", name, flags);
+}
+
+int ProcessCluster::AddExpert(const std::string& model,
+                              const std::vector<std::string>& flags) {
+  const int i = static_cast<int>(experts_.size());
+  expert_models_[i] = model;
+  expert_flags_[i] = flags;
+  experts_.emplace_back();
+  RestartExpert(i);
+  return i;
 }
 
 std::unique_ptr<ChildProcess> ProcessCluster::Spawn(
     const std::string& role, const std::string& name,
     std::vector<std::string> flags) {
-  std::vector<std::string> argv = {TRUNKLINE_BINARY, role, "--address-file",
-                                   absl::StrCat(dir_.path(), "/", name)};
+  const bool other =
+      role == "coordinator" && !options_.coordinator_program.empty();
+  std::vector<std::string> argv = {
+      other ? options_.coordinator_program : TRUNKLINE_BINARY, role,
+      "--address-file", absl::StrCat(dir_.path(), "/", name)};
   argv.insert(argv.end(), flags.begin(), flags.end());
   const std::string log = absl::StrCat(dir_.path(), "/", name, ".log");
   return std::make_unique<ChildProcess>(

@@ -23,6 +23,9 @@ class ProcessCluster {
     int experts = 2;
     int trunks = 1;
     int replicas = 1;
+    int coordinators = 1;  // above 1: coordinator_flags name an etcd store
+    // Another program than trunkline that takes the coordinator's flags.
+    std::string coordinator_program = {};
     std::vector<std::string> coordinator_flags = {}, trunk_flags = {},
                              expert_flags = {};
     std::vector<std::pair<std::string, std::string>> environment = {};
@@ -36,21 +39,35 @@ class ProcessCluster {
   const std::string& trunk_address(int i = 0) const {
     return trunk_addresses_[static_cast<size_t>(i)];
   }
+  // Of all coordinators, with commas between.
   const std::string& coordinator_address() const {
     return coordinator_address_;
   }
+  const std::string& coordinator_address(int i) const {
+    return coordinator_addresses_[static_cast<size_t>(i)];
+  }
   std::unique_ptr<v1::Generation::Stub> NewStub(int trunk = 0) const;
 
-  ChildProcess& coordinator() { return *coordinator_; }
+  ChildProcess& coordinator(int i = 0) {
+    return *coordinators_[static_cast<size_t>(i)];
+  }
   ChildProcess& trunk(int i = 0) { return *trunks_[static_cast<size_t>(i)]; }
   ChildProcess& expert(int i) { return *experts_[static_cast<size_t>(i)]; }
+  // Starts coordinator i again after it ended, at the same address, and waits
+  // until it listens.
+  absl::Status RestartCoordinator(int i = 0);
   // Starts expert i again after it ended, under the same name.
   void RestartExpert(int i);
+  // Starts one more expert worker, on another model directory, with more flags.
+  // Its number.
+  int AddExpert(const std::string& model,
+                const std::vector<std::string>& flags = {});
   std::string Logs() const;  // of every process, for a failing test
 
  private:
   explicit ProcessCluster(const Options& options) : options_(options) {}
   absl::Status StartAll();
+  void SpawnCoordinator(int i, const std::string& listen);
   std::unique_ptr<ChildProcess> Spawn(const std::string& role,
                                       const std::string& name,
                                       std::vector<std::string> flags);
@@ -58,11 +75,14 @@ class ProcessCluster {
                                            ChildProcess& process);
 
   Options options_;
+  // Of experts that are not like the others.
+  std::map<int, std::string> expert_models_;
+  std::map<int, std::vector<std::string>> expert_flags_;
   TempDir dir_;
   std::string coordinator_address_;
   std::vector<std::string> trunk_addresses_;
-  std::unique_ptr<ChildProcess> coordinator_;
-  std::vector<std::unique_ptr<ChildProcess>> experts_, trunks_;
+  std::vector<std::string> coordinator_addresses_;
+  std::vector<std::unique_ptr<ChildProcess>> coordinators_, experts_, trunks_;
 };
 
 }  // namespace trunkline::testing
