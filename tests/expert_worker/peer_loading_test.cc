@@ -255,12 +255,14 @@ TEST_F(PeerLoadingTest, ARealWorkerGivesTheCheckpointsOwnWeights) {
             static_cast<double>(sources.peers.bytes));
   // Another cluster's worker, and one that does not hold it, refuse.
   engine.SetIdentity(kCluster + 1, WorkerId(1));
+  ASSERT_TRUE(engine.WaitIdle(absl::Seconds(10)));
   const StageProgress refused = Load(*ThinStore(), AllExperts());
   EXPECT_EQ(refused.state, StageState::kFailed);
   EXPECT_THAT(std::string(refused.status.message()),
               HasSubstr("wrong cluster"));
   engine.SetIdentity(kCluster, WorkerId(1));
   engine.Retire(kVersion);
+  ASSERT_TRUE(engine.WaitIdle(absl::Seconds(10)));
   const StageProgress gone = Load(*ThinStore(), AllExperts());
   EXPECT_EQ(gone.state, StageState::kFailed);
   EXPECT_THAT(std::string(gone.status.message()), HasSubstr("not held"));
