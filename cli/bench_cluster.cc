@@ -53,7 +53,7 @@ absl::StatusOr<std::unique_ptr<BenchCluster>> BenchCluster::Start(
         absl::StrCat(directory, ": can not create a directory"));
   }
   cluster->directory_ = directory;
-  TL_RETURN_IF_ERROR(cluster->Spawn(PlanCoordinator(flags)));
+  TL_RETURN_IF_ERROR(cluster->Spawn(PlanCoordinators(flags).front()));
   TL_ASSIGN_OR_RETURN(cluster->coordinator_address_,
                       cluster->AwaitAddress("coordinator"));
   for (const UpProcess& process :
