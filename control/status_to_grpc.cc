@@ -1,13 +1,35 @@
 #include "control/status_to_grpc.h"
 
+#include <algorithm>
+#include <string>
+
+#include "absl/strings/cord.h"
 #include "absl/strings/str_cat.h"
+#include "proto/rpc_status.pb.h"
 
 namespace trunkline::control {
+namespace {
+
+std::string UrlOf(const google::protobuf::Message& message) {
+  return absl::StrCat("type.googleapis.com/", message.GetTypeName());
+}
+
+}  // namespace
 
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
-  return grpc::Status(static_cast<grpc::StatusCode>(status.raw_code()),
-                      std::string(status.message()));
+  google::rpc::Status details;
+  status.ForEachPayload([&](absl::string_view url, const absl::Cord& bytes) {
+    google::protobuf::Any* detail = details.add_details();
+    detail->set_type_url(std::string(url.data(), url.size()));
+    detail->set_value(std::string(bytes));
+  });
+  const auto code = static_cast<grpc::StatusCode>(status.raw_code());
+  std::string message(status.message());
+  if (details.details().empty()) return grpc::Status(code, message);
+  details.set_code(status.raw_code());
+  details.set_message(message);
+  return grpc::Status(code, message, details.SerializeAsString());
 }
 
 absl::Status FromGrpc(const grpc::Status& status) {
@@ -18,8 +40,40 @@ absl::Status FromGrpc(const grpc::Status& status) {
     return absl::UnknownError(
         absl::StrCat("gRPC status code ", code, ": ", status.error_message()));
   }
-  return absl::Status(static_cast<absl::StatusCode>(code),
+  absl::Status result(static_cast<absl::StatusCode>(code),
                       status.error_message());
+  google::rpc::Status details;
+  if (details.ParseFromString(status.error_details())) {
+    for (const google::protobuf::Any& detail : details.details())
+      result.SetPayload(detail.type_url(), absl::Cord(detail.value()));
+  }
+  return result;
+}
+
+void SetDetail(absl::Status* status, const google::protobuf::Message& detail) {
+  status->SetPayload(UrlOf(detail), absl::Cord(detail.SerializeAsString()));
+}
+
+bool GetDetail(const absl::Status& status, google::protobuf::Message* detail) {
+  const absl::optional<absl::Cord> bytes = status.GetPayload(UrlOf(*detail));
+  return bytes.has_value() && detail->ParseFromString(std::string(*bytes));
+}
+
+void SetRetryAfter(absl::Status* status, absl::Duration delay) {
+  google::rpc::RetryInfo info;
+  const int64_t nanos = absl::ToInt64Nanoseconds(delay);
+  info.mutable_retry_delay()->set_seconds(nanos / 1000000000);
+  info.mutable_retry_delay()->set_nanos(
+      static_cast<int32_t>(nanos % 1000000000));
+  SetDetail(status, info);
+}
+
+absl::Duration RetryAfter(const absl::Status& status) {
+  google::rpc::RetryInfo info;
+  if (!GetDetail(status, &info)) return absl::ZeroDuration();
+  return std::max(absl::ZeroDuration(),
+                  absl::Seconds(info.retry_delay().seconds()) +
+                      absl::Nanoseconds(info.retry_delay().nanos()));
 }
 
 }  // namespace trunkline::control

@@ -186,6 +186,9 @@ control::Report ExpertServer::MakeReport() {
   control::Report report;
   report.versions = follower_->Reports();
   report.wants_drain = wants_drain_;
+  report.costs = engine_->costs();
+  metrics_->read_cost_seconds.Set(report.costs.read_seconds);
+  metrics_->row_cost_seconds.Set(report.costs.row_seconds);
   metrics_->experts_bytes.Set(static_cast<double>(store_->held_bytes()));
   return report;
 }
