@@ -65,9 +65,12 @@ absl::Status ProcessCluster::StartAll() {
 
 void ProcessCluster::RestartExpert(int i) {
   const std::string name = absl::StrCat("expert-", i);
+  const std::string& model = options_.expert_models.empty()
+                                 ? options_.model
+                                 : options_.expert_models.at(i);
   std::vector<std::string> flags = {
-      "--model",  options_.model, "--coordinator", coordinator_address_,
-      "--listen", "127.0.0.1:0",  "--name",        name};
+      "--model",  model,         "--coordinator", coordinator_address_,
+      "--listen", "127.0.0.1:0", "--name",        name};
   flags.insert(flags.end(), options_.expert_flags.begin(),
                options_.expert_flags.end());
   experts_[static_cast<size_t>(i)] = Spawn("expert-worker", name, flags);
