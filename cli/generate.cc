@@ -4,6 +4,7 @@
 #include <google/protobuf/util/json_util.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdio>
@@ -19,12 +20,17 @@
 #include "cli/generate_request.h"
 #include "cli/server_readiness.h"
 #include "cli/stop_signals.h"
+#include "cli/stream_progress.h"
+#include "common/clock.h"
 #include "control/status_to_grpc.h"
 #include "model/tokenizer_utf8.h"
 #include "proto/generation.grpc.pb.h"
 
 namespace trunkline::cli {
 namespace {
+
+// Before another server is asked when the last one gave nothing.
+constexpr absl::Duration kBetweenAttempts = absl::Milliseconds(50);
 
 // Cancels a call when a stop signal comes; ends with its scope.
 class CancelOnSignal {
@@ -77,36 +83,76 @@ class Printer {
   char last_ = '\n';
 };
 
-absl::Status Stream(const GenerateFlags& flags, const std::string& prompt) {
-  const auto channel = DialServer(flags.server);
-  const absl::Status ready = WaitForServer(flags.server, channel, flags.wait);
-  if (!ready.ok()) return ready;
-
+// One stream, printed as it comes. Its status as the server gave it.
+absl::Status StreamOnce(const std::shared_ptr<grpc::Channel>& channel,
+                        absl::Time deadline, StreamProgress* progress,
+                        Printer* printer) {
   grpc::ClientContext context;
-  if (flags.timeout != absl::InfiniteDuration()) {
-    context.set_deadline(std::chrono::system_clock::now() +
-                         absl::ToChronoMilliseconds(flags.timeout));
+  if (deadline != absl::InfiniteFuture()) {
+    context.set_deadline(
+        std::chrono::system_clock::now() +
+        absl::ToChronoMilliseconds(deadline - Clock::Monotonic().Now()));
   }
   const auto stub = v1::Generation::NewStub(channel);
+  v1::GenerateChunk chunk;
+  const CancelOnSignal cancel(&context);
+  const auto reader = stub->GenerateStream(&context, progress->request());
+  while (reader->Read(&chunk)) {
+    printer->Print(chunk);
+    progress->Take(chunk);
+  }
+  return control::FromGrpc(reader->Finish());
+}
+
+absl::Status Named(const std::string& server, const absl::Status& status) {
+  return absl::Status(status.code(),
+                      absl::StrCat(server, ": ", status.message()));
+}
+
+// Where a stream breaks off because its server went away or has no room, the
+// next server goes on with it, for as long as tokens keep coming: --wait bounds
+// the time without one.
+absl::Status Stream(const GenerateFlags& flags, const std::string& prompt) {
+  const absl::Time deadline = Clock::Monotonic().Now() + flags.timeout;
+  StreamProgress progress(MakeGenerateRequest(flags, prompt));
   Printer printer(flags.as_json);
-  v1::GenerateChunk chunk, last;
-  grpc::Status status;
-  {
-    const CancelOnSignal cancel(&context);
-    const auto reader =
-        stub->GenerateStream(&context, MakeGenerateRequest(flags, prompt));
-    while (reader->Read(&chunk)) {
-      printer.Print(chunk);
-      if (chunk.has_usage()) last = chunk;
+  absl::Time waits_since = Clock::Monotonic().Now();
+  size_t next = 0;
+  while (true) {
+    const absl::Duration left =
+        waits_since + flags.wait - Clock::Monotonic().Now();
+    const absl::StatusOr<ReadyServer> server = WaitForAnyServer(
+        flags.servers, next, std::max(left, absl::ZeroDuration()));
+    if (!server.ok()) {
+      printer.EndText();
+      return server.status();
     }
-    status = reader->Finish();
+    const std::string& address = flags.servers[server->index];
+    const int tokens_before = progress.tokens();
+    const absl::Status status =
+        StreamOnce(server->channel, deadline, &progress, &printer);
+    if (status.ok()) break;
+    if (progress.tokens() > tokens_before)
+      waits_since = Clock::Monotonic().Now();
+    if (flags.servers.size() == 1 || !progress.MayGoOn(status) ||
+        Clock::Monotonic().Now() >= waits_since + flags.wait) {
+      printer.EndText();
+      return Named(address, status);
+    }
+    printer.EndText();
+    std::fprintf(stderr, "trunkline generate: %s after %d tokens; going on\n",
+                 Named(address, status).ToString().c_str(), progress.tokens());
+    next = (server->index + 1) % flags.servers.size();
+    // A server that refuses says when to come back; the others may be asked at
+    // once, and are, before it is its turn again.
+    const absl::Duration pause = progress.tokens() > tokens_before
+                                     ? absl::ZeroDuration()
+                                     : kBetweenAttempts;
+    if (StopSignals::Wait(pause))
+      return absl::CancelledError("interrupted between two servers");
   }
   printer.EndText();
-  if (!status.ok()) {
-    return absl::Status(
-        control::FromGrpc(status).code(),
-        absl::StrCat(flags.server, ": ", status.error_message()));
-  }
+  const v1::GenerateChunk& last = progress.last();
   std::fprintf(
       stderr, "%s\n",
       UsageLine(last.usage(), last.finish_reason(), last.stop()).c_str());
@@ -153,6 +199,8 @@ void AddGenerateCommand(CLI::App* program, SelectedCommand* selected) {
       "--temperature 0\n"
       "  trunkline generate --server 127.0.0.1:7080 --json --logprobs 3 "
       "--max-tokens 5 \"Thou shalt\"\n"
+      "  trunkline generate --server 10.0.0.1:7080,10.0.0.2:7080 \"Selah\"   "
+      "(the second goes on when the first goes away)\n"
       "Exit codes: 0 done, 1 failed (stderr has the gRPC code and the reason), "
       "2 wrong usage,\n130 interrupted.");
   auto flags = std::make_shared<GenerateFlags>();

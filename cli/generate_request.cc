@@ -124,15 +124,25 @@ void AddGenerateFlags(CLI::App* command, GenerateFlags* f) {
       ->type_name("IDS")
       ->delimiter(',')
       ->check(CLI::Range(0, std::numeric_limits<int32_t>::max()));
-  AddAddressFlag(command, "--server", &f->server, Port::kDialable,
-                 "A trunk worker's API address")
+  command
+      ->add_option("--server", f->servers,
+                   "A trunk worker's API address; several, separated by "
+                   "commas: when one goes away, the next goes on with the text")
+      ->type_name("HOST:PORT")
+      ->delimiter(',')
+      ->allow_extra_args(false)  // the prompt may follow
+      ->check(CLI::Validator(
+          [](const std::string& text) {
+            return std::string(CheckAddress(text, Port::kDialable).message());
+          },
+          ""))
       ->required();
   AddSamplingFlags(command, f);
   AddTextFlags(command, f);
   command->add_flag("--wait-for-capacity", f->wait_for_capacity,
                     "Queue when the server is full instead of failing");
   AddDurationFlag(command, "--wait", &f->wait,
-                  "How long to wait for the server to be ready");
+                  "How long to wait for a server to be ready");
   AddDurationFlag(command, "--timeout", &f->timeout,
                   "Deadline of the whole request");
   command->add_flag("--json", f->as_json,

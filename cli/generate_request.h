@@ -16,7 +16,7 @@
 namespace trunkline::cli {
 
 struct GenerateFlags {
-  std::string server;
+  std::vector<std::string> servers;  // in the order in which they are asked
   std::optional<std::string> prompt;
   std::vector<int32_t> prompt_tokens;
   uint32_t max_tokens = 0;

@@ -47,6 +47,9 @@ std::shared_ptr<grpc::Channel> DialServer(const std::string& address) {
   arguments.SetInt(GRPC_ARG_MAX_RECONNECT_BACKOFF_MS, 500);
   arguments.SetInt(GRPC_ARG_USE_LOCAL_SUBCHANNEL_POOL, 1);
   arguments.SetMaxReceiveMessageSize(-1);
+  // A server whose machine is gone says nothing: it has to be asked.
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIME_MS, 10000);
+  arguments.SetInt(GRPC_ARG_KEEPALIVE_TIMEOUT_MS, 5000);
   return grpc::CreateCustomChannel(address, grpc::InsecureChannelCredentials(),
                                    arguments);
 }
@@ -69,30 +72,64 @@ absl::Status LookAtServer(const std::shared_ptr<grpc::Channel>& channel,
   return absl::UnavailableError(WhyNotReady(channel, patience));
 }
 
-absl::Status WaitForServer(const std::string& address,
-                           const std::shared_ptr<grpc::Channel>& channel,
-                           absl::Duration max_wait) {
+namespace {
+
+absl::StatusOr<size_t> WaitForAny(
+    const std::vector<std::string>& addresses,
+    const std::vector<std::shared_ptr<grpc::Channel>>& channels, size_t first,
+    absl::Duration max_wait) {
   const absl::Time start = Clock::Monotonic().Now();
   StatusLine line;
+  std::vector<std::string> seen(addresses.size());
   for (int64_t tick = 0;; ++tick) {
-    const absl::Duration waited = Clock::Monotonic().Now() - start;
-    const absl::Duration left = max_wait - waited;
-    const absl::Status seen = LookAtServer(
-        channel, std::clamp(left, absl::Milliseconds(50), kLookPatience));
-    if (seen.ok()) return seen;
+    absl::Duration waited, left;
+    for (size_t i = 0; i < channels.size(); ++i) {
+      const size_t at = (first + i) % channels.size();
+      waited = Clock::Monotonic().Now() - start;
+      left = max_wait - waited;
+      const absl::Status status =
+          LookAtServer(channels[at],
+                       std::clamp(left, absl::Milliseconds(50), kLookPatience));
+      if (status.ok()) return at;
+      seen[at] = std::string(status.message());
+    }
     if (left <= absl::ZeroDuration()) {
-      return absl::UnavailableError(
-          absl::StrCat(address, " does not serve after ",
-                       absl::FormatDuration(max_wait), ": ", seen.message()));
+      std::string message;
+      for (size_t i = 0; i < addresses.size(); ++i) {
+        absl::StrAppend(&message, i == 0 ? "" : "; ", addresses[i],
+                        " does not serve after ",
+                        absl::FormatDuration(max_wait), ": ", seen[i]);
+      }
+      return absl::UnavailableError(message);
     }
     line.Draw(absl::StrFormat("%s %s: %s, %s of %s",
-                              ProgressBar(0, 0, kBarWidth, tick), address,
-                              std::string(seen.message()),
+                              ProgressBar(0, 0, kBarWidth, tick),
+                              addresses[first], seen[first],
                               HumanDuration(waited), HumanDuration(max_wait)));
     if (StopSignals::Wait(std::min(kBetweenLooks, left))) {
       return absl::CancelledError("interrupted while waiting for the server");
     }
   }
+}
+
+}  // namespace
+
+absl::Status WaitForServer(const std::string& address,
+                           const std::shared_ptr<grpc::Channel>& channel,
+                           absl::Duration max_wait) {
+  return WaitForAny({address}, {channel}, 0, max_wait).status();
+}
+
+absl::StatusOr<ReadyServer> WaitForAnyServer(
+    const std::vector<std::string>& addresses, size_t first,
+    absl::Duration max_wait) {
+  std::vector<std::shared_ptr<grpc::Channel>> channels;
+  for (const std::string& address : addresses)
+    channels.push_back(DialServer(address));
+  const absl::StatusOr<size_t> ready =
+      WaitForAny(addresses, channels, first, max_wait);
+  if (!ready.ok()) return ready.status();
+  return ReadyServer{*ready, channels[*ready]};
 }
 
 }  // namespace trunkline::cli

@@ -6,8 +6,10 @@
 
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "absl/status/status.h"
+#include "absl/status/statusor.h"
 #include "absl/time/time.h"
 
 namespace trunkline::cli {
@@ -25,5 +27,15 @@ absl::Status LookAtServer(const std::shared_ptr<grpc::Channel>& channel,
 absl::Status WaitForServer(const std::string& address,
                            const std::shared_ptr<grpc::Channel>& channel,
                            absl::Duration max_wait);
+
+struct ReadyServer {
+  size_t index = 0;  // in the list
+  std::shared_ptr<grpc::Channel> channel;
+};
+// The same for whichever of several serves first, looked at in turn from
+// `first` on. The error is that of the last look at each.
+absl::StatusOr<ReadyServer> WaitForAnyServer(
+    const std::vector<std::string>& addresses, size_t first,
+    absl::Duration max_wait);
 
 }  // namespace trunkline::cli

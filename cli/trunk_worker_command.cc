@@ -78,6 +78,11 @@ void AddCapacityFlags(CLI::App* command, TrunkOptions* o) {
       command, "--unready-patience", &o->unready_patience,
       "How long requests are held while experts are out of reach, then "
       "they end with UNAVAILABLE");
+  add("--canary-tokens", &o->canary_tokens, 0, 65536,
+      "Prompt tokens of the canary whose bits are compared after each "
+      "placement "
+      "change; 0: none, and an expert that is wrong after a change is noticed "
+      "by nobody");
   AddDurationFlag(command, "--worker-deadline", &o->worker_deadline,
                   "From rows sent to an expert worker to its answer");
   AddDurationFlag(command, "--exchange-deadline", &o->exchange_deadline,

@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "control/measurement_proto.h"
 
 namespace trunkline::control {
 namespace {
@@ -166,6 +167,8 @@ absl::StatusOr<WorkerView> WorkerFromWire(const wire::WorkerView& message,
                       ReportsFromWire(message.versions(), where + ".versions"));
   worker.draining = message.draining();
   worker.drained = message.drained();
+  TL_ASSIGN_OR_RETURN(worker.costs,
+                      CostsFromWire(message.costs(), where + ".costs"));
   return worker;
 }
 
@@ -187,6 +190,7 @@ void WorkerToWire(const WorkerView& worker, wire::WorkerView* out) {
   }
   out->set_draining(worker.draining);
   out->set_drained(worker.drained);
+  if (worker.costs.known()) CostsToWire(worker.costs, out->mutable_costs());
 }
 
 absl::StatusOr<placement::LayerPlacement> LayerFromWire(
@@ -320,6 +324,10 @@ wire::HeartbeatRequest ToProto(const Heartbeat& heartbeat) {
   request.set_view_epoch(heartbeat.view_epoch);
   request.set_view_revision(heartbeat.view_revision);
   request.set_wants_drain(heartbeat.report.wants_drain);
+  if (heartbeat.report.costs.known())
+    CostsToWire(heartbeat.report.costs, request.mutable_costs());
+  if (heartbeat.report.canary.has_value())
+    CanaryToWire(*heartbeat.report.canary, request.mutable_canary());
   return request;
 }
 
@@ -350,6 +358,12 @@ absl::StatusOr<Heartbeat> FromProto(const wire::HeartbeatRequest& request) {
   heartbeat.view_epoch = request.view_epoch();
   heartbeat.view_revision = request.view_revision();
   heartbeat.report.wants_drain = request.wants_drain();
+  TL_ASSIGN_OR_RETURN(heartbeat.report.costs,
+                      CostsFromWire(request.costs(), "costs"));
+  if (request.has_canary()) {
+    TL_ASSIGN_OR_RETURN(heartbeat.report.canary,
+                        CanaryFromWire(request.canary()));
+  }
   return heartbeat;
 }
 

@@ -24,6 +24,14 @@ struct VersionReport {
   uint64_t bytes_loaded = 0, bytes_total = 0;
 };
 
+// What work costs an expert worker: a share of a layer takes about
+// experts * read_seconds + rows * row_seconds. Both 0: not measured.
+struct ExpertCosts {
+  double read_seconds = 0, row_seconds = 0;
+
+  bool known() const { return read_seconds > 0 || row_seconds > 0; }
+};
+
 struct WorkerView {
   WorkerId id;
   std::string name;
@@ -37,6 +45,7 @@ struct WorkerView {
   std::vector<VersionReport> versions;
   bool draining = false;  // gets no new experts and hands its own over
   bool drained = false;   // safe to stop: no version left names it
+  ExpertCosts costs;
 };
 
 struct PlacementView {

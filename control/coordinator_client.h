@@ -7,6 +7,7 @@
 
 #include <functional>
 #include <memory>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -40,6 +41,16 @@ struct ExpertLoadReport {
   std::vector<uint64_t> selected, executed;
 };
 
+// A trunk's answer to its canary prompt under one placement version.
+struct CanaryResult {
+  PlacementVersion version;
+  std::string digest;  // of all its tokens and logits
+  std::string prompt;  // what was asked; only equal ones compare
+  // Under an earlier version; invalid and empty when there was none.
+  PlacementVersion before_version;
+  std::string before_digest;
+};
+
 // What goes out with each heartbeat; asked for on the client's thread.
 struct Report {
   std::vector<VersionReport> versions;
@@ -48,6 +59,8 @@ struct Report {
   PlacementVersion oldest_in_flight;
   std::vector<ExpertLoadReport> loads;
   bool wants_drain = false;  // hand my experts over: I am going to stop
+  ExpertCosts costs;         // expert workers
+  std::optional<CanaryResult> canary;  // trunks
 };
 
 class CoordinatorClient {

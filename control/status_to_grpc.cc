@@ -1,48 +1,40 @@
 #include "control/status_to_grpc.h"
 
-#include <optional>
+#include <algorithm>
+#include <string>
 
 #include "absl/strings/cord.h"
+#include "absl/strings/match.h"
 #include "absl/strings/str_cat.h"
 #include "proto/control.pb.h"
+#include "proto/rpc_status.pb.h"
 
 namespace trunkline::control {
 namespace {
 
-constexpr char kLeaderPayload[] = "trunkline.control.v1.NotLeader";
+constexpr char kTypePrefix[] = "type.googleapis.com/";
 
-std::string EncodeDetails(const absl::Status& status,
-                          const std::string& leader) {
-  v1::NotLeader not_leader;
-  not_leader.set_leader(leader);
-  v1::StatusDetails details;
-  details.set_code(status.raw_code());
-  details.set_message(std::string(status.message()));
-  details.add_details()->PackFrom(not_leader);
-  return details.SerializeAsString();
-}
-
-// What a peer sends may be anything; what is no such refusal is dropped.
-std::optional<std::string> DecodeLeader(const std::string& bytes) {
-  v1::StatusDetails details;
-  if (!details.ParseFromString(bytes)) return std::nullopt;
-  for (const google::protobuf::Any& any : details.details()) {
-    v1::NotLeader not_leader;
-    if (any.Is<v1::NotLeader>() && any.UnpackTo(&not_leader)) {
-      return not_leader.leader();
-    }
-  }
-  return std::nullopt;
+std::string UrlOf(const google::protobuf::Message& message) {
+  return absl::StrCat(kTypePrefix, message.GetTypeName());
 }
 
 }  // namespace
 
 grpc::Status ToGrpc(const absl::Status& status) {
   if (status.ok()) return grpc::Status::OK;
+  google::rpc::Status details;
+  status.ForEachPayload([&](absl::string_view url, const absl::Cord& bytes) {
+    if (!absl::StartsWith(url, kTypePrefix)) return;
+    google::protobuf::Any* detail = details.add_details();
+    detail->set_type_url(std::string(url.data(), url.size()));
+    detail->set_value(std::string(bytes));
+  });
   const auto code = static_cast<grpc::StatusCode>(status.raw_code());
-  const std::string message(status.message());
-  if (!IsNotLeading(status)) return grpc::Status(code, message);
-  return grpc::Status(code, message, EncodeDetails(status, LeaderIn(status)));
+  std::string message(status.message());
+  if (details.details().empty()) return grpc::Status(code, message);
+  details.set_code(status.raw_code());
+  details.set_message(message);
+  return grpc::Status(code, message, details.SerializeAsString());
 }
 
 absl::Status FromGrpc(const grpc::Status& status) {
@@ -55,23 +47,54 @@ absl::Status FromGrpc(const grpc::Status& status) {
   }
   absl::Status result(static_cast<absl::StatusCode>(code),
                       status.error_message());
-  if (const auto leader = DecodeLeader(status.error_details())) {
-    SetNotLeading(*leader, &result);
+  google::rpc::Status details;
+  if (details.ParseFromString(status.error_details())) {
+    for (const google::protobuf::Any& detail : details.details())
+      result.SetPayload(detail.type_url(), absl::Cord(detail.value()));
   }
   return result;
 }
 
 void SetNotLeading(const std::string& leader, absl::Status* status) {
-  status->SetPayload(kLeaderPayload, absl::Cord(leader));
+  v1::NotLeader not_leader;
+  not_leader.set_leader(leader);
+  SetDetail(status, not_leader);
 }
 
 bool IsNotLeading(const absl::Status& status) {
-  return status.GetPayload(kLeaderPayload).has_value();
+  v1::NotLeader not_leader;
+  return GetDetail(status, &not_leader);
 }
 
 std::string LeaderIn(const absl::Status& status) {
-  const absl::optional<absl::Cord> leader = status.GetPayload(kLeaderPayload);
-  return leader.has_value() ? std::string(*leader) : "";
+  v1::NotLeader not_leader;
+  return GetDetail(status, &not_leader) ? not_leader.leader() : "";
+}
+
+void SetDetail(absl::Status* status, const google::protobuf::Message& detail) {
+  status->SetPayload(UrlOf(detail), absl::Cord(detail.SerializeAsString()));
+}
+
+bool GetDetail(const absl::Status& status, google::protobuf::Message* detail) {
+  const absl::optional<absl::Cord> bytes = status.GetPayload(UrlOf(*detail));
+  return bytes.has_value() && detail->ParseFromString(std::string(*bytes));
+}
+
+void SetRetryAfter(absl::Status* status, absl::Duration delay) {
+  google::rpc::RetryInfo info;
+  const int64_t nanos = absl::ToInt64Nanoseconds(delay);
+  info.mutable_retry_delay()->set_seconds(nanos / 1000000000);
+  info.mutable_retry_delay()->set_nanos(
+      static_cast<int32_t>(nanos % 1000000000));
+  SetDetail(status, info);
+}
+
+absl::Duration RetryAfter(const absl::Status& status) {
+  google::rpc::RetryInfo info;
+  if (!GetDetail(status, &info)) return absl::ZeroDuration();
+  return std::max(absl::ZeroDuration(),
+                  absl::Seconds(info.retry_delay().seconds()) +
+                      absl::Nanoseconds(info.retry_delay().nanos()));
 }
 
 }  // namespace trunkline::control

@@ -127,6 +127,8 @@ admin::ShowResponse DescribePlacements(const Coordinator& core,
   response.set_waiting_for(
       WaitingFor(core.cluster(), core.membership(), core.driver()));
   response.set_blocked(core.driver().blocked());
+  response.set_accuracy(core.accuracy().Describe(
+      active != nullptr ? active->map.version : PlacementVersion()));
   response.set_pinned(core.cluster().pinned);
   response.set_pin_reason(core.cluster().pin_reason);
   response.set_cluster_id(core.cluster().cluster_id);

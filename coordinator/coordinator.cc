@@ -104,7 +104,8 @@ Actions Coordinator::Run(const Event* event, Moment moment) {
     actions.reply =
         std::visit([&](const auto& e) { return Handle(e, context); }, *event);
     // A heartbeat only matters if it said something new; see Settle.
-    asked = !std::holds_alternative<HeartbeatEvent>(*event);
+    asked = !std::holds_alternative<HeartbeatEvent>(*event) ||
+            actions.tally.canary_mismatches > 0;
   }
   Settle(asked || cluster_changed, context, &actions);
   actions.plan_rebalance = RebalanceIsDue(moment.now);
@@ -193,7 +194,50 @@ Reply Coordinator::Handle(const HeartbeatEvent& event, DriverContext& context) {
     return Refused(std::move(status));
   }
   loads_.Add(heartbeat.report.loads, context.moment.now);
+  TakeCanary(heartbeat, context);
   return Done(HeartbeatReply{.epoch = cluster_.epoch});
+}
+
+void Coordinator::TakeCanary(const control::Heartbeat& heartbeat,
+                             DriverContext& context) {
+  const PlacementRecord* active = driver_.Active();
+  if (!heartbeat.report.canary.has_value() || active == nullptr) return;
+  const std::optional<AccuracyGate::Mismatch> mismatch =
+      accuracy_.OnResult(membership_.Find(heartbeat.worker)->name(),
+                         *heartbeat.report.canary, active->map.version);
+  if (!mismatch.has_value()) return;
+  ++context.tally.canary_mismatches;
+  context.notes.push_back(absl::StrCat("ACCURACY: ", mismatch->detail));
+  const absl::Status back = GoBackTo(*mismatch, context);
+  if (back.ok()) {
+    ++context.tally.canary_rollbacks;
+  } else {
+    context.notes.push_back(
+        absl::StrCat("ACCURACY: version ", mismatch->bad.value,
+                     " stays active, version ", mismatch->good.value,
+                     " can not be had back: ", std::string(back.message())));
+  }
+}
+
+absl::Status Coordinator::GoBackTo(const AccuracyGate::Mismatch& mismatch,
+                                   DriverContext& context) {
+  const PlacementRecord* target = driver_.Find(mismatch.good);
+  if (target == nullptr) {
+    return absl::NotFoundError("it is too old to be kept");
+  }
+  // Whatever is being staged was thought out from the wrong version.
+  if (const PlacementRecord* open = driver_.OpenChange(); open != nullptr) {
+    TL_RETURN_IF_ERROR(driver_.Abandon(
+        open->map.version,
+        absl::StrCat("version ", mismatch.bad.value, " failed the canary"),
+        context));
+  }
+  return driver_
+      .Propose(target->map,
+               absl::StrCat("rollback to ", mismatch.good.value, ": version ",
+                            mismatch.bad.value, " failed the canary"),
+               context)
+      .status();
 }
 
 absl::Status Coordinator::CheckCluster(uint64_t cluster_id) const {
@@ -339,6 +383,7 @@ control::ClusterView Coordinator::View() const {
     worker.failure_domain = registration.failure_domain;
     worker.memory_bytes = registration.memory_bytes;
     worker.speed = registration.speed;
+    worker.costs = member.costs;
     worker.versions = member.record.versions;
     worker.draining = member.draining();
     worker.drained =

@@ -11,6 +11,7 @@
 #include "absl/status/status.h"
 #include "absl/time/time.h"
 #include "control/cluster_view.h"
+#include "coordinator/accuracy_gate.h"
 #include "coordinator/coordinator_action.h"
 #include "coordinator/coordinator_event.h"
 #include "coordinator/load_ledger.h"
@@ -52,6 +53,7 @@ class Coordinator {
   const Membership& membership() const { return membership_; }
   const PlacementDriver& driver() const { return driver_; }
   const LoadLedger& loads() const { return loads_; }
+  const AccuracyGate& accuracy() const { return accuracy_; }
   const CoreOptions& options() const { return options_; }
 
  private:
@@ -64,6 +66,10 @@ class Coordinator {
   Reply Handle(const PinEvent& event, DriverContext& context);
   Reply Handle(const DrainEvent& event, DriverContext& context);
   Reply Handle(const RecordEvent& event, DriverContext& context);
+  // Compares a trunk's canary, and goes back when its bits are others.
+  void TakeCanary(const control::Heartbeat& heartbeat, DriverContext& context);
+  absl::Status GoBackTo(const AccuracyGate::Mismatch& mismatch,
+                        DriverContext& context);
   bool RebalanceIsDue(absl::Time now);
   absl::Status CheckCluster(uint64_t cluster_id) const;
   absl::Status CheckLoads(const control::Report& report) const;
@@ -76,6 +82,7 @@ class Coordinator {
   Membership membership_;
   PlacementDriver driver_;
   LoadLedger loads_;
+  AccuracyGate accuracy_;
   absl::Time rebalance_at_;
   uint64_t revision_;
   // Advancing walks whole maps; heartbeats that say nothing new skip it.

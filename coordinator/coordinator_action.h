@@ -41,6 +41,7 @@ struct Tally {
   int leases_lost = 0;
   int registered = 0, registrations_refused = 0;
   int activated = 0, abandoned = 0, retired = 0;
+  int canary_mismatches = 0, canary_rollbacks = 0;
 };
 
 struct Actions {

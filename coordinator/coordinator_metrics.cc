@@ -30,6 +30,13 @@ CoordinatorMetrics::CoordinatorMetrics(prometheus::Registry& registry)
                             {{"result", "abandoned"}})),
       retired_(AddCounter(registry, kChanges, kChangesHelp,
                           {{"result", "retired"}})),
+      canary_mismatches_(AddCounter(
+          registry, "trunkline_coordinator_canary_mismatches_total",
+          "Placement versions under which a trunk's canary prompt gave other "
+          "bits than before.")),
+      canary_rollbacks_(
+          AddCounter(registry, "trunkline_coordinator_canary_rollbacks_total",
+                     "Rollbacks begun because of that.")),
       commits_(AddCounter(registry, "trunkline_coordinator_commits_total",
                           "Changes written to the placement store.")),
       commit_failures_(AddCounter(registry,
@@ -97,6 +104,8 @@ void CoordinatorMetrics::OnStep(const Tally& tally, bool committed,
   activated_.Increment(tally.activated);
   abandoned_.Increment(tally.abandoned);
   retired_.Increment(tally.retired);
+  canary_mismatches_.Increment(tally.canary_mismatches);
+  canary_rollbacks_.Increment(tally.canary_rollbacks);
 }
 
 void CoordinatorMetrics::OnView(const control::ClusterView& view) {

@@ -37,6 +37,8 @@ class CoordinatorMetrics {
   prometheus::Counter& activated_;
   prometheus::Counter& abandoned_;
   prometheus::Counter& retired_;
+  prometheus::Counter& canary_mismatches_;
+  prometheus::Counter& canary_rollbacks_;
   prometheus::Counter& commits_;
   prometheus::Counter& commit_failures_;
   prometheus::Histogram& commit_seconds_;

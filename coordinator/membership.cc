@@ -1,6 +1,7 @@
 #include "coordinator/membership.h"
 
 #include <algorithm>
+#include <cmath>
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
@@ -75,6 +76,7 @@ WorkerId Membership::Register(const Registration& registration, absl::Time now,
   member.oldest_in_flight = PlacementVersion();
   member.followed_epoch = 0;
   member.followed_revision = 0;
+  member.costs = control::ExpertCosts();
   MarkChanged(id);
   return id;
 }
@@ -115,7 +117,22 @@ absl::Status Membership::Renew(const control::Heartbeat& heartbeat,
     MarkChanged(heartbeat.worker);
   }
   TakeReports(report.versions, known, &member);
+  TakeCosts(report.costs, &member);
   return absl::OkStatus();
+}
+
+void Membership::TakeCosts(const control::ExpertCosts& costs, Member* member) {
+  if (!costs.known()) return;
+  const auto moved = [](double shown, double now) {
+    return std::abs(now - shown) > 0.25 * std::max(shown, now);
+  };
+  if (member->costs.known() &&
+      !moved(member->costs.read_seconds, costs.read_seconds) &&
+      !moved(member->costs.row_seconds, costs.row_seconds)) {
+    return;
+  }
+  member->costs = costs;
+  MarkChanged(member->record.id);
 }
 
 void Membership::TakeReports(const std::vector<VersionReport>& reports,

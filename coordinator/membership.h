@@ -36,6 +36,9 @@ struct Member {
   // Trunks: from the last heartbeat of this incarnation.
   PlacementVersion oldest_in_flight;
   uint64_t followed_epoch = 0, followed_revision = 0;
+  // Expert workers: as shown. Measurements move all the time; what is shown
+  // follows in steps of a quarter, so that views do not.
+  control::ExpertCosts costs;
 
   bool alive() const { return record.alive; }
   bool draining() const { return record.cordoned || record.leaving; }
@@ -90,6 +93,7 @@ class Membership {
 
  private:
   void MarkChanged(WorkerId worker);
+  void TakeCosts(const control::ExpertCosts& costs, Member* member);
   void TakeReports(const std::vector<control::VersionReport>& reports,
                    const std::set<PlacementVersion>& known, Member* member);
 

@@ -83,10 +83,26 @@ absl::Status DispatchPlanner::CountRoutes(
   return absl::OkStatus();
 }
 
+void DispatchPlanner::BeginAssignment(std::span<const WorkerId> live,
+                                      std::span<const WorkerCost> costs) {
+  live_costs_.clear();
+  size_t at = 0;
+  for (const WorkerId worker : live) {
+    while (at < costs.size() && costs[at].worker < worker) ++at;
+    if (at < costs.size() && costs[at].worker == worker)
+      live_costs_.push_back(costs[at]);
+  }
+  if (live_costs_.size() == live.size()) {
+    assignment_.Begin(live_costs_);
+  } else {
+    assignment_.Begin(static_cast<uint32_t>(live.size()));
+  }
+}
+
 absl::Status DispatchPlanner::AssignReplicas(
-    const placement::LayerPlacement& placement,
-    std::span<const WorkerId> live) {
-  assignment_.Begin(static_cast<uint32_t>(live.size()));
+    const placement::LayerPlacement& placement, std::span<const WorkerId> live,
+    std::span<const WorkerCost> costs) {
+  BeginAssignment(live, costs);
   for (uint32_t e : used_experts_) {
     candidates_.clear();
     for (const placement::Replica& replica : placement.replicas[e]) {
@@ -167,13 +183,14 @@ absl::Status DispatchPlanner::Plan(const routing::RouteTable& table,
                                    const placement::LayerPlacement& placement,
                                    PlacementVersion version,
                                    std::span<const WorkerId> live,
-                                   DispatchPlan* plan) {
+                                   DispatchPlan* plan,
+                                   std::span<const WorkerCost> costs) {
   plan->version = version;
   plan->layer = placement.layer;
   for (WorkerShare& share : plan->shares) spare_.push_back(std::move(share));
   plan->shares.clear();
   absl::Status status = CountRoutes(table, subset, placement);
-  if (status.ok()) status = AssignReplicas(placement, live);
+  if (status.ok()) status = AssignReplicas(placement, live, costs);
   if (status.ok()) FillShares(table, live, plan);
   return status;
 }
@@ -181,11 +198,11 @@ absl::Status DispatchPlanner::Plan(const routing::RouteTable& table,
 absl::StatusOr<DispatchPlan> PlanDispatch(
     const routing::RouteTable& table, std::span<const uint32_t> subset,
     const placement::LayerPlacement& placement, PlacementVersion version,
-    std::span<const WorkerId> live) {
+    std::span<const WorkerId> live, std::span<const WorkerCost> costs) {
   DispatchPlanner planner;
   DispatchPlan plan;
   absl::Status status =
-      planner.Plan(table, subset, placement, version, live, &plan);
+      planner.Plan(table, subset, placement, version, live, &plan, costs);
   if (!status.ok()) return status;
   return plan;
 }

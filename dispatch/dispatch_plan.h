@@ -36,13 +36,14 @@ struct DispatchPlan {
 // Routes to plan: every accepted route of the table, or only `subset` (route
 // rows, ascending) when it is not empty (a retry). live: workers that may be
 // used, ascending. With several live replicas the choice is deterministic and
-// minimises the largest number of distinct experts on one worker, then rows,
-// then the lower worker id. UNAVAILABLE naming layer, expert and its dead
-// workers when no replica is live.
+// keeps the slowest worker's time small (replica_assignment.h). costs:
+// ascending by worker; when a live worker has none, all count alike.
+// UNAVAILABLE naming layer, expert and its dead workers when no replica is
+// live.
 absl::StatusOr<DispatchPlan> PlanDispatch(
     const routing::RouteTable& table, std::span<const uint32_t> subset,
     const placement::LayerPlacement& placement, PlacementVersion version,
-    std::span<const WorkerId> live);
+    std::span<const WorkerId> live, std::span<const WorkerCost> costs = {});
 
 // The same with memory that is kept between calls: nothing is allocated once
 // the vectors have grown. One planner a thread.
@@ -53,14 +54,17 @@ class DispatchPlanner {
                     std::span<const uint32_t> subset,
                     const placement::LayerPlacement& placement,
                     PlacementVersion version, std::span<const WorkerId> live,
-                    DispatchPlan* plan);
+                    DispatchPlan* plan, std::span<const WorkerCost> costs = {});
 
  private:
   absl::Status CountRoutes(const routing::RouteTable& table,
                            std::span<const uint32_t> subset,
                            const placement::LayerPlacement& placement);
   absl::Status AssignReplicas(const placement::LayerPlacement& placement,
-                              std::span<const WorkerId> live);
+                              std::span<const WorkerId> live,
+                              std::span<const WorkerCost> costs);
+  void BeginAssignment(std::span<const WorkerId> live,
+                       std::span<const WorkerCost> costs);
   void FillShares(const routing::RouteTable& table,
                   std::span<const WorkerId> live, DispatchPlan* plan);
   void FillRows(const routing::RouteTable& table, WorkerShare* share);
@@ -74,6 +78,7 @@ class DispatchPlanner {
   std::vector<uint32_t> share_of_;      // [live] index into the plan's shares
   std::vector<uint64_t> token_bits_;    // rows of one share
   std::vector<uint32_t> row_of_token_;  // index into the share's rows
+  std::vector<WorkerCost> live_costs_;  // [live]
   ReplicaAssignment assignment_;
   std::vector<WorkerShare> spare_;  // memory of earlier shares
 };

@@ -86,8 +86,8 @@ absl::StatusOr<std::vector<SendAction>> LayerExchange::PlanAndSend(
         Where(), ", expert ", table_->expert_id[r].value, ": ", routes.size(),
         " routes unanswered after ", next_attempt_, " attempts", after())));
   }
-  absl::Status planned =
-      planner_.Plan(*table_, routes, *placement_, version_, live_, &plan_);
+  absl::Status planned = planner_.Plan(*table_, routes, *placement_, version_,
+                                       live_, &plan_, costs_);
   if (!planned.ok()) {
     return Fail(absl::Status(
         planned.code(), absl::StrCat("step ", step_.value, ", ",

@@ -72,6 +72,11 @@ class LayerExchange {
     uint16_t attempts_max = 8;
   };
 
+  // What the workers' shares cost, ascending by worker (dispatch_plan.h); for
+  // every plan from now on.
+  void UseCosts(std::span<const WorkerCost> costs) {
+    costs_.assign(costs.begin(), costs.end());
+  }
   // table, placement: outlive the exchange's use until done. live: ascending.
   // Begins anew, whatever was under way; memory of the last exchange is kept.
   absl::StatusOr<std::vector<SendAction>> Begin(
@@ -175,6 +180,7 @@ class LayerExchange {
   std::vector<uint32_t> mark_;     // [routes] == mark_now_: already in matched_
   uint32_t mark_now_ = 0;
   std::vector<uint32_t> waiting_for_placement_;
+  std::vector<WorkerCost> costs_;
   std::string last_failure_;
   absl::Status failure_;  // sticky: the first error ends the exchange
   ExchangeCounters counters_;

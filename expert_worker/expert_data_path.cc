@@ -171,6 +171,8 @@ void ExpertDataPath::RunBatch(const Batch& batch) {
       static_cast<double>(batch.routes.order.size()));
   metrics_->compute_seconds.Observe(
       absl::ToDoubleSeconds(runner_.last_compute()));
+  costs_.Add(batch.routes.groups.size(), batch.routes.order.size(),
+             runner_.last_compute());
   for (size_t i = 0; i < batch.frames.size(); ++i) {
     const BatchFrame& frame = batch.frames[i];
     metrics_->rows_received.Increment(frame.view.header.row_count);

@@ -18,6 +18,7 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/time/time.h"
 #include "common/clock.h"
+#include "expert_worker/cost_estimator.h"
 #include "expert_worker/expert_metrics.h"
 #include "expert_worker/expert_runner.h"
 #include "expert_worker/expert_store.h"
@@ -65,6 +66,8 @@ class ExpertDataPath {
   // Nor does an answer wait to be handed on.
   bool quiet() const { return core_.idle() && sends_.empty(); }
   const ExpertWorker& core() const { return core_; }
+  // What the batches cost so far.
+  const CostEstimator& costs() const { return costs_; }
 
  private:
   void Handle(transport::Event event);
@@ -85,6 +88,7 @@ class ExpertDataPath {
   ExpertWorker core_;
   ShardServer shard_server_;
   ExpertRunner runner_;
+  CostEstimator costs_;
   std::map<PlacementVersion, std::shared_ptr<const Shard>> shards_;
   absl::flat_hash_map<FrameKey, transport::Message> frames_;
   // What of a send is under way: an answer's bytes, or those of a peer's rows.

@@ -64,6 +64,11 @@ WorkerCounters ExpertEngine::counters() const {
   return counters_;
 }
 
+control::ExpertCosts ExpertEngine::costs() const {
+  std::lock_guard<std::mutex> lock(mutex_);
+  return costs_.costs();
+}
+
 void ExpertEngine::Post(std::function<void()> command) {
   {
     std::lock_guard<std::mutex> lock(mutex_);
@@ -100,6 +105,7 @@ void ExpertEngine::PublishState() {
   {
     std::lock_guard<std::mutex> lock(mutex_);
     counters_ = path_.core().counters();
+    costs_ = path_.costs();
     quiet_ = path_.quiet() && commands_.empty();
   }
   state_changed_.notify_all();

@@ -66,6 +66,8 @@ class ExpertEngine final : public VersionServer {
 
   // As of the last time the engine looked.
   WorkerCounters counters() const;
+  // What its work costs; unknown before some batches have run.
+  control::ExpertCosts costs() const;
 
  private:
   void Loop();
@@ -85,6 +87,7 @@ class ExpertEngine final : public VersionServer {
   bool stop_ = false;                            // by mutex_
   bool quiet_ = true;                            // by mutex_
   WorkerCounters counters_;                      // by mutex_, a copy
+  CostEstimator costs_;                          // by mutex_, a copy
 
   std::thread thread_;  // last: starts when all else stands
 };

@@ -93,7 +93,13 @@ ExpertMetrics::ExpertMetrics(prometheus::Registry& registry)
                              "Bytes of packed experts in memory")),
       memory_limit_bytes(AddGauge(registry,
                                   "trunkline_expert_memory_limit_bytes",
-                                  "Limit for packed experts, 0: none")) {
+                                  "Limit for packed experts, 0: none")),
+      read_cost_seconds(AddGauge(
+          registry, "trunkline_expert_read_cost_seconds",
+          "Measured time that a batch takes for each distinct expert")),
+      row_cost_seconds(AddGauge(registry, "trunkline_expert_row_cost_seconds",
+                                "Measured time that a batch takes for each "
+                                "route")) {
   refusals_[0] = nullptr;
   for (size_t code = 1; code < kCodes; ++code)
     refusals_[code] = &AddCounter(

@@ -50,6 +50,8 @@ class ExpertMetrics {
   prometheus::Gauge& placement_version;
   prometheus::Gauge& experts_bytes;
   prometheus::Gauge& memory_limit_bytes;
+  prometheus::Gauge& read_cost_seconds;
+  prometheus::Gauge& row_cost_seconds;
 
  private:
   static constexpr size_t kCodes =

@@ -198,6 +198,9 @@ control::Report ExpertServer::MakeReport() {
   control::Report report;
   report.versions = follower_->Reports();
   report.wants_drain = wants_drain_;
+  report.costs = engine_->costs();
+  metrics_->read_cost_seconds.Set(report.costs.read_seconds);
+  metrics_->row_cost_seconds.Set(report.costs.row_seconds);
   metrics_->experts_bytes.Set(static_cast<double>(store_->held_bytes()));
   const ExpertStore::Sources sources = store_->sources();
   metrics_->experts_loaded_disk.Set(static_cast<double>(sources.disk_experts));

@@ -149,6 +149,12 @@ absl::StatusOr<Completion> Engine::Generate(GenerationRequest request) {
   return all;
 }
 
+void Engine::SetDraining(bool draining, absl::Status why) {
+  std::lock_guard lock(mutex_);
+  mail_.push_back({Drain{draining, std::move(why)}, nullptr});
+  mail_came_.notify_one();
+}
+
 void Engine::Shutdown(absl::Duration patience) {
   std::unique_lock lock(mutex_);
   mail_.push_back({Drain{}, nullptr});
@@ -177,6 +183,7 @@ void Engine::Loop() {
     LookAtExperts();
     core_.Tick(clock_.Now());
     Deliver();
+    ReportHold();
     RunPlannedStep();
     Deliver();
     PublishStats();
@@ -226,6 +233,13 @@ void Engine::LookAtExperts() {
   if (options_.on_readiness) options_.on_readiness(now);
 }
 
+void Engine::ReportHold() {
+  const size_t held = readiness_.ok() ? 0 : core_.running() + core_.waiting();
+  if (held == held_) return;
+  held_ = held;
+  if (options_.on_hold) options_.on_hold(held);
+}
+
 void Engine::RunPlannedStep() {
   const absl::Time begin = clock_.Now();
   const StepPlan& plan = core_.PlanStep(begin);
@@ -268,18 +282,24 @@ void Engine::Execute(const StepPlan& plan) {
   result.status = runner_.RunStep(plan.step, row_runs_, &logits_);
   experts_->EndStep(plan.step);
   if (!result.status.ok()) return;
-  if (options_.on_logits) {
-    for (size_t i = 0; i < logits_.rows.size(); ++i) {
-      const auto [run, row] = logits_.rows[i];
-      const RowRun& rows = row_runs_[run];
-      const int64_t begin =
-          rows.state->length() - static_cast<int64_t>(rows.tokens.size());
-      options_.on_logits(plan.runs[run].request, begin + row, logits_[i]);
-    }
-  }
+  ShowLogits(plan, *version);
   SampleStep(plan, logits_, *pool_, &scratch_, &result);
   for (size_t i = 0; i < result.runs.size(); ++i)
     result.runs[i].routes = runner_.run_route_counts()[i];
+}
+
+void Engine::ShowLogits(const StepPlan& plan, PlacementVersion version) {
+  for (size_t i = 0; i < logits_.rows.size(); ++i) {
+    const auto [run, row] = logits_.rows[i];
+    const LogitSink* sink = plan.runs[run].on_logits;
+    if (sink == nullptr && !options_.on_logits) continue;
+    const RowRun& rows = row_runs_[run];
+    const int64_t position =
+        rows.state->length() - static_cast<int64_t>(rows.tokens.size()) + row;
+    if (sink != nullptr) (*sink)(version, position, logits_[i]);
+    if (options_.on_logits)
+      options_.on_logits(plan.runs[run].request, position, logits_[i]);
+  }
 }
 
 void Engine::ReportStep(const StepPlan& plan, const StepResult& result,

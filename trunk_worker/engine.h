@@ -88,6 +88,9 @@ class Engine {
     std::function<void(const StepStats&)> on_step;
     // So many sequences start over because a step failed.
     std::function<void(uint64_t)> on_recompute;
+    // How many requests are held because the experts are out of reach; called
+    // when that changes.
+    std::function<void(size_t)> on_hold;
     std::vector<StepObserver*> observers;  // outlive the engine
     // Called when readiness changes, and once at the start.
     std::function<void(const absl::Status&)> on_readiness;
@@ -118,6 +121,9 @@ class Engine {
   // Starts and waits.
   absl::StatusOr<Completion> Generate(GenerationRequest request);
 
+  // Refuses new requests with `why`, or takes them again; those that live go
+  // on.
+  void SetDraining(bool draining, absl::Status why);
   // No new requests; waits until those that live have ended, at most until
   // `patience` has passed, then ends the rest with UNAVAILABLE.
   void Shutdown(absl::Duration patience);
@@ -139,6 +145,8 @@ class Engine {
   void Loop();
   void TakeMail();
   void LookAtExperts();
+  void ReportHold();
+  void ShowLogits(const StepPlan& plan, PlacementVersion version);
   void RunPlannedStep();
   void Execute(const StepPlan& plan);  // into result_
   void ReportStep(const StepPlan& plan, const StepResult& result,
@@ -161,6 +169,7 @@ class Engine {
   StepResult result_;  // of the last step; kept for its memory
   absl::flat_hash_map<RequestId, OutputSink> sinks_;
   absl::Status readiness_ = absl::UnknownError("not looked yet");
+  size_t held_ = 0;
 
   mutable std::mutex mutex_;
   std::condition_variable mail_came_;    // to the engine thread

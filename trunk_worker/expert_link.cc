@@ -62,6 +62,13 @@ void ExpertLink::ApplyPendingView() {
   view_ = std::move(view);
   identity_ = identity;
   reachable_generation_ = UINT64_MAX;
+  std::vector<dispatch::MeasuredCost> measured;
+  for (const control::WorkerView& worker : view_->workers) {
+    if (worker.role == control::Role::kExpert)
+      measured.push_back(
+          {worker.id, worker.costs.read_seconds, worker.costs.row_seconds});
+  }
+  costs_ = dispatch::CostsFrom(measured);
   for (ExpertPeers::Loss& loss : peers_.ApplyView(*view_, now))
     losses.push_back(std::move(loss));
   for (const ExpertPeers::Loss& loss : losses) OnLoss(loss);
@@ -177,6 +184,7 @@ absl::Status ExpertLink::Begin(const MoeCall& moe) {
   call.micro_batch = kOnlyMicroBatch;
   call.pin = step->second;
   call.begun = clock_.Now();
+  call.exchange.UseCosts(costs_);
   Take(call, call.begun,
        call.exchange.Begin(
            moe.step, call.micro_batch, moe.routes, layer, call.pin.map->version,

@@ -167,6 +167,7 @@ class ExpertLink final : public ExpertExchange {
   std::vector<std::unique_ptr<Call>> calls_;  // under way
   std::vector<std::unique_ptr<Call>> spare_;  // memory of earlier ones
   std::vector<transport::Event> events_;
+  std::vector<dispatch::WorkerCost> costs_;  // by the view
   dispatch::CombinePlan combine_plan_;
   std::vector<kernels::Contribution> contributions_;
   uint64_t next_send_ = 0;

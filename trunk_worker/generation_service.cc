@@ -1,6 +1,7 @@
 #include "trunk_worker/generation_service.h"
 
 #include <chrono>
+#include <optional>
 #include <random>
 #include <string>
 #include <utility>
@@ -9,6 +10,7 @@
 #include "common/log.h"
 #include "common/random.h"
 #include "control/status_to_grpc.h"
+#include "trunk_worker/resume_token.h"
 
 namespace trunkline::trunk {
 namespace {
@@ -73,6 +75,7 @@ class GenerationService::Call {
     name_ = request->name;
     deadline_ = Deadline(context, arrived_, service_.options_.request_time_max);
     request->deadline = deadline_;
+    Follow(*request);
     absl::StatusOr<RequestId> id = service_.engine_.Start(
         *std::move(request), [this, self = std::move(self)](Output output) {
           Count(output);
@@ -93,6 +96,8 @@ class GenerationService::Call {
 
  protected:
   virtual void OnOutput(Output output) = 0;
+  // The request as the engine is about to get it.
+  virtual void Follow(const GenerationRequest&) {}
 
   GenerationService& service_;
   uint64_t seed_ = 0;
@@ -113,10 +118,12 @@ class GenerationService::Call {
                  ? absl::DeadlineExceededError("the client's deadline passed")
                  : absl::CancelledError("the client cancelled the request"));
   }
-  void Count(const Output& output) {
+  void Count(Output& output) {
     if (!output.token_ids.empty() && !std::exchange(has_token_, true))
       service_.metrics_.OnFirstToken(service_.engine_.Now() - arrived_);
     if (!output.finished) return;
+    if (output.retry_after > absl::ZeroDuration())
+      control::SetRetryAfter(&output.status, output.retry_after);
     service_.metrics_.OnRequestEnd(output.status, output.usage);
     service_.metrics_.OnState(service_.engine_.Stats());
     TL_LOG_DEBUG("request {}: {} tokens in, {} out, {}", name_,
@@ -217,8 +224,26 @@ class GenerationService::StreamCall final
       pending_.set_seed(seed_);
       pending_.set_request_id(name_);
     }
+    if (tracker_.has_value()) tracker_->Delivered(output);
     has_pending_ = true;
     buffered_ += BufferCost(output);
+  }
+
+  void Follow(const GenerationRequest& request) override {
+    std::lock_guard lock(mutex_);
+    tracker_.emplace(request, service_.model_.checkpoint->digest(),
+                     NumericsOf(service_.model_));
+  }
+
+  // A request that never began has nothing to go on with.
+  absl::Status FailureDetails(absl::Status status) {
+    if (status.ok() || !tracker_.has_value() || absl::IsInvalidArgument(status))
+      return status;
+    v1::StreamFailure failure;
+    failure.set_output_tokens(tracker_->output_tokens());
+    failure.set_resume_token(tracker_->Token());
+    control::SetDetail(&status, failure);
+    return status;
   }
 
   // Starts what can be started. The gRPC call is made without the lock, since
@@ -231,12 +256,16 @@ class GenerationService::StreamCall final
       if (has_pending_) {
         current_.Clear();
         current_.Swap(&pending_);
+        if (tracker_.has_value() &&
+            current_.finish_reason() == v1::FINISH_REASON_UNSPECIFIED)
+          current_.set_resume_token(tracker_->Token());
         has_pending_ = false;
         buffered_ = 0;
         writing_ = true;
         next = kWrite;
       } else if (ended_) {
         finish_called_ = true;
+        status_ = FailureDetails(std::move(status_));
         next = kFinish;
       }
     }
@@ -247,6 +276,7 @@ class GenerationService::StreamCall final
   std::mutex mutex_;           // guards all below but current_
   v1::GenerateChunk current_;  // gRPC reads it while writing_
   v1::GenerateChunk pending_;
+  std::optional<ResumeTracker> tracker_;
   bool has_pending_ = false;
   int64_t buffered_ = 0;
   bool introduced_ = false;

@@ -9,6 +9,7 @@
 #include "common/status_macros.h"
 #include "kernels/kernel_context.h"
 #include "model/text_stream.h"
+#include "trunk_worker/resume_request.h"
 
 namespace trunkline::trunk {
 namespace {
@@ -149,6 +150,13 @@ ServedModel ServedModel::For(
   return served;
 }
 
+std::string NumericsOf(const ServedModel& model) {
+  const std::string numerics(kernels::NumericsClass());
+  if (model.admission.kind == routing::AdmissionKind::kDropless)
+    return numerics;
+  return absl::StrCat(numerics, "+", routing::SpecOf(model.admission));
+}
+
 absl::StatusOr<GenerationRequest> RequestFromWire(
     const v1::GenerateRequest& wire, const ServedModel& model,
     uint64_t fresh_seed) {
@@ -169,6 +177,12 @@ absl::StatusOr<GenerationRequest> RequestFromWire(
   TL_ASSIGN_OR_RETURN(request.prompt, Prompt(wire, model));
   request.name = wire.request_id();
   request.max_tokens = wire.max_tokens();
+  if (wire.max_tokens() == 0) {
+    // As many as fit. A prompt that leaves no room is refused by the core.
+    request.max_tokens =
+        std::max<int64_t>(0, model.sequence_tokens_max -
+                                 static_cast<int64_t>(request.prompt.size()));
+  }
   request.stop.assign(wire.stop().begin(), wire.stop().end());
   request.stop_token_ids.assign(wire.stop_token_ids().begin(),
                                 wire.stop_token_ids().end());
@@ -181,6 +195,7 @@ absl::StatusOr<GenerationRequest> RequestFromWire(
   request.prompt_logprobs = wire.prompt_logprobs();
   request.include_special_tokens = wire.include_special_tokens();
   request.wait_for_capacity = wire.wait_for_capacity();
+  if (wire.has_resume()) TL_RETURN_IF_ERROR(Resume(wire, model, &request));
   return request;
 }
 
@@ -203,6 +218,7 @@ void AppendToChunk(const Output& output, const ServedModel& model,
   v1::Usage* usage = chunk->mutable_usage();
   usage->set_prompt_tokens(static_cast<uint32_t>(output.usage.prompt_tokens));
   usage->set_output_tokens(static_cast<uint32_t>(output.usage.output_tokens));
+  usage->set_resumed_tokens(static_cast<uint32_t>(output.usage.resumed_tokens));
   usage->set_queue_seconds(absl::ToDoubleSeconds(output.usage.queued));
   usage->set_prefill_seconds(absl::ToDoubleSeconds(output.usage.prefill));
   usage->set_decode_seconds(absl::ToDoubleSeconds(output.usage.decode));

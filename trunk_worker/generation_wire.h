@@ -34,6 +34,10 @@ struct ServedModel {
                          int64_t sequence_tokens_max);
 };
 
+// What besides the weights decides the bits of an answer: the numerics class
+// and, where one is set, the fixed capacity. One word.
+std::string NumericsOf(const ServedModel& model);
+
 // fresh_seed: used when the request has none.
 absl::StatusOr<GenerationRequest> RequestFromWire(
     const v1::GenerateRequest& wire, const ServedModel& model,

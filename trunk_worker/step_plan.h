@@ -10,6 +10,7 @@
 #include "absl/status/statusor.h"
 #include "common/ids.h"
 #include "common/thread_pool.h"
+#include "trunk_worker/generation_request.h"
 #include "trunk_worker/layer_runner.h"
 #include "trunk_worker/sampler.h"
 
@@ -24,6 +25,7 @@ struct StepRun {
   // Where prompt log-probabilities are wanted: the token that follows each row
   // of the run, as far as the prompt goes.
   std::span<const int32_t> following;
+  const LogitSink* on_logits = nullptr;  // null: nobody looks
 };
 
 // Pointers and spans stay valid until the step's result is reported.

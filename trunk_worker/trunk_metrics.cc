@@ -58,7 +58,18 @@ TrunkMetrics::TrunkMetrics(prometheus::Registry& registry)
       state_limit_bytes_(AddGauge(registry, "trunkline_state_limit_bytes",
                                   "Memory for sequence state")),
       ready_(AddGauge(registry, "trunkline_ready",
-                      "1 when steps can run, else 0")) {
+                      "1 when steps can run, else 0")),
+      held_(AddGauge(registry, "trunkline_requests_held",
+                     "Requests that wait because experts are out of reach")),
+      held_total_(AddCounter(registry, "trunkline_requests_held_total",
+                             "Requests that had to wait because experts were "
+                             "out of reach, once for each wait")),
+      canary_done_(AddCounter(registry, "trunkline_canary_runs_total",
+                              "Canary prompts, by whether they gave a result",
+                              {{"result", "done"}})),
+      canary_failed_(AddCounter(registry, "trunkline_canary_runs_total",
+                                "Canary prompts, by whether they gave a result",
+                                {{"result", "failed"}})) {
   for (size_t code = 0; code < requests_.size(); ++code) {
     requests_[code] = &AddCounter(
         registry, "trunkline_requests_total",
@@ -135,7 +146,8 @@ void TrunkMetrics::OnRequestEnd(const absl::Status& status,
                                 const Usage& usage) {
   requests_[static_cast<size_t>(status.code())]->Increment();
   prompt_tokens_.Increment(static_cast<double>(usage.prompt_tokens));
-  output_tokens_.Increment(static_cast<double>(usage.output_tokens));
+  output_tokens_.Increment(
+      static_cast<double>(usage.output_tokens - usage.resumed_tokens));
 }
 
 void TrunkMetrics::OnState(const EngineStats& stats) {
@@ -144,6 +156,16 @@ void TrunkMetrics::OnState(const EngineStats& stats) {
   state_bytes_.Set(static_cast<double>(stats.state_bytes_used));
   state_limit_bytes_.Set(static_cast<double>(stats.state_bytes_total));
   ready_.Set(stats.readiness.ok() ? 1 : 0);
+}
+
+void TrunkMetrics::OnHold(size_t requests) {
+  const double more = static_cast<double>(requests) - held_.Value();
+  if (more > 0) held_total_.Increment(more);
+  held_.Set(static_cast<double>(requests));
+}
+
+void TrunkMetrics::OnCanary(bool done) {
+  (done ? canary_done_ : canary_failed_).Increment();
 }
 
 void TrunkMetrics::OnPlacement(PlacementVersion active) {

@@ -39,6 +39,9 @@ class TrunkMetrics {
   void OnState(const EngineStats& stats);
   void OnPlacement(PlacementVersion active);
   void OnLayerValidated();
+  // Requests held because experts are out of reach.
+  void OnHold(size_t requests);
+  void OnCanary(bool done);
 
  private:
   std::array<prometheus::Counter*, 17> requests_;  // by status code
@@ -69,6 +72,10 @@ class TrunkMetrics {
   prometheus::Gauge& state_bytes_;
   prometheus::Gauge& state_limit_bytes_;
   prometheus::Gauge& ready_;
+  prometheus::Gauge& held_;
+  prometheus::Counter& held_total_;
+  prometheus::Counter& canary_done_;
+  prometheus::Counter& canary_failed_;
 };
 
 }  // namespace trunkline::trunk

@@ -98,6 +98,7 @@ absl::Status TrunkOptions::Validate() const {
   TL_RETURN_IF_ERROR(CheckPositive("exchange-deadline", exchange_deadline));
   TL_RETURN_IF_ERROR(
       CheckRange("stream-buffer", stream_buffer_bytes, 4096, int64_t{1} << 40));
+  TL_RETURN_IF_ERROR(CheckRange("canary-tokens", canary_tokens, 0, 65536));
   if (!metrics_listen.empty())
     TL_RETURN_IF_ERROR(CheckAddress("metrics-listen", metrics_listen, true));
   return CheckLogLevel(log_level);

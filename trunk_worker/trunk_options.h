@@ -63,6 +63,10 @@ struct TrunkOptions {
   absl::Duration worker_deadline = absl::Seconds(10);
   // For one moe layer, with all retries.
   absl::Duration exchange_deadline = absl::Seconds(60);
+  // Prompt tokens of the canary that is generated after each activation of a
+  // placement version, and whose bits the coordinator compares. 0: none, and an
+  // expert that is not the checkpoint's after a change is noticed by nobody.
+  int64_t canary_tokens = 128;
   // Output of one stream that its client has not read yet; beyond it the stream
   // ends with RESOURCE_EXHAUSTED.
   int64_t stream_buffer_bytes = int64_t{1} << 20;

@@ -157,6 +157,7 @@ absl::Status TrunkServer::StartEngine(const TrunkOptions& options) {
   engine.waiting_max = static_cast<size_t>(options.queue_max);
   engine.unready_patience = options.unready_patience;
   engine.on_step = [this](const StepStats& step) { metrics_->OnStep(step); };
+  engine.on_hold = [this](size_t requests) { metrics_->OnHold(requests); };
   engine.on_recompute = [this](uint64_t sequences) {
     metrics_->OnRecompute(sequences);
   };
@@ -220,8 +221,7 @@ absl::Status TrunkServer::Listen(const TrunkOptions& options) {
   address_ = absl::StrCat(HostOf(options.listen), ":", port);
   std::lock_guard lock(mutex_);
   health_ = server_->GetHealthCheckService();
-  health_->SetServingStatus(ready_);
-  health_->SetServingStatus("trunkline.v1.Generation", ready_);
+  ShowHealth();
   return absl::OkStatus();
 }
 
@@ -247,6 +247,8 @@ void TrunkServer::Join(const TrunkOptions& options) {
   };
   callbacks.make_report = [this] {
     control::Report report;
+    canary_->Look(PlacementVersion(active_version_));
+    report.canary = canary_->result();
     report.oldest_in_flight = link_->oldest_in_flight();
     report.loads = link_->TakeLoads();
     return report;
@@ -256,14 +258,51 @@ void TrunkServer::Join(const TrunkOptions& options) {
     TL_LOG_ERROR("the coordinator refuses this worker: {}", status.ToString());
     if (on_refused) on_refused(status);
   };
+  StartCanary(options);
   client_ = control::CoordinatorClient::Start(
       options.coordinator, std::move(registration), std::move(callbacks));
+  reporter_ = client_.get();
+}
+
+void TrunkServer::StartCanary(const TrunkOptions& options) {
+  Canary::Options canary;
+  canary.numerics = NumericsOf(model_);
+  canary.vocab_size = model_.checkpoint->config().vocab_size;
+  canary.prompt_tokens = std::min(
+      options.canary_tokens, model_.sequence_tokens_max - canary.output_tokens);
+  canary.on_result = [this] {
+    metrics_->OnCanary(true);
+    // Before Join has returned, the first heartbeat says it all anyway.
+    if (control::CoordinatorClient* reporter = reporter_) reporter->ReportNow();
+  };
+  canary.on_failure = [this](const absl::Status& why) {
+    metrics_->OnCanary(false);
+    TL_LOG_DEBUG("the canary prompt gave no answer: {}", why.ToString());
+  };
+  canary_ = std::make_unique<Canary>(std::move(canary), engine_.get());
 }
 
 void TrunkServer::OnView(const control::ClusterView& view) {
   link_->UpdateView(view, identity_);
   active_version_ = view.active.value;
   metrics_->OnPlacement(view.active);
+  canary_->Look(view.active);
+  FollowDrain(view);
+}
+
+// An operator drains this trunk: running requests finish in their own time, new
+// ones go elsewhere.
+void TrunkServer::FollowDrain(const control::ClusterView& view) {
+  const control::WorkerView* self = view.FindWorker(identity_.worker);
+  if (self == nullptr) return;
+  std::lock_guard lock(mutex_);
+  if (leaving_ || draining_ == self->draining) return;
+  draining_ = self->draining;
+  TL_LOG_INFO(draining_ ? "draining: new requests are refused"
+                        : "back in service");
+  engine_->SetDraining(draining_, absl::UnavailableError(absl::StrCat(
+                                      "trunk '", name_, "' is being drained")));
+  ShowHealth();
 }
 
 void TrunkServer::OnReadiness(const absl::Status& status) {
@@ -274,9 +313,14 @@ void TrunkServer::OnReadiness(const absl::Status& status) {
   } else {
     TL_LOG_WARN("not ready: {}", status.ToString());
   }
+  ShowHealth();
+}
+
+void TrunkServer::ShowHealth() {
   if (health_ == nullptr || leaving_) return;
-  health_->SetServingStatus(ready_);
-  health_->SetServingStatus("trunkline.v1.Generation", ready_);
+  const bool serving = ready_ && !draining_;
+  health_->SetServingStatus(serving);
+  health_->SetServingStatus("trunkline.v1.Generation", serving);
 }
 
 void TrunkServer::Shutdown(absl::Duration patience) {
@@ -284,7 +328,10 @@ void TrunkServer::Shutdown(absl::Duration patience) {
   {
     std::lock_guard lock(mutex_);
     leaving_ = true;
-    if (health_ != nullptr) health_->SetServingStatus(false);
+    if (health_ != nullptr) {
+      health_->SetServingStatus(false);
+      health_->SetServingStatus("trunkline.v1.Generation", false);
+    }
   }
   if (engine_ != nullptr) engine_->Shutdown(patience);
   if (recorder_ != nullptr) recorder_->StopForGood();

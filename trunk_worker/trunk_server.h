@@ -20,6 +20,7 @@
 #include "model/checkpoint.h"
 #include "model/tokenizer.h"
 #include "prometheus/registry.h"
+#include "trunk_worker/canary.h"
 #include "trunk_worker/engine.h"
 #include "trunk_worker/expert_link.h"
 #include "trunk_worker/generation_service.h"
@@ -68,6 +69,9 @@ class TrunkServer {
   absl::Status Listen(const TrunkOptions& options);
   void Join(const TrunkOptions& options);
   void OnReadiness(const absl::Status& status);
+  void ShowHealth();  // mutex_ is held
+  void FollowDrain(const control::ClusterView& view);
+  void StartCanary(const TrunkOptions& options);
   void OnView(const control::ClusterView& view);
 
   std::string name_;
@@ -76,8 +80,9 @@ class TrunkServer {
   bool shut_down_ = false;
   std::atomic<uint64_t> active_version_{PlacementVersion::kNone};
 
-  std::mutex mutex_;  // guards the next three
+  std::mutex mutex_;  // guards the next four
   bool ready_ = false;
+  bool draining_ = false;  // by the view
   bool leaving_ = false;
   grpc::HealthCheckServiceInterface* health_ = nullptr;
 
@@ -92,11 +97,13 @@ class TrunkServer {
   ExpertLink* link_ = nullptr;  // the engine's; null: experts are local
   std::unique_ptr<RouteRecorder> recorder_;
   std::unique_ptr<LiveRouteValidator> validator_;  // null: not asked for
+  std::unique_ptr<Canary> canary_;                 // null: no cluster
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<GenerationService> service_;
   std::unique_ptr<RouteRecorderService> record_service_;
   std::unique_ptr<grpc::Server> server_;
   control::Identity identity_;  // the coordinator client's threads only
+  std::atomic<control::CoordinatorClient*> reporter_{nullptr};  // client_'s
   std::unique_ptr<control::CoordinatorClient> client_;
 };
 

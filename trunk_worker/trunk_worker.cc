@@ -6,6 +6,7 @@
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
 #include "common/status_macros.h"
+#include "trunk_worker/output_text.h"
 
 namespace trunkline::trunk {
 namespace {
@@ -18,9 +19,23 @@ constexpr absl::Duration kRetryDelayMost = absl::Seconds(1);
 
 // One request on its way. `state` is set once it is admitted.
 struct TrunkWorker::Sequence {
-  Sequence(GenerationRequest r, absl::Time now)
-      : request(std::move(r)), text(request.stop), submitted(now) {
+  Sequence(GenerationRequest r, const model::Tokenizer* tokenizer,
+           absl::Time now)
+      : request(std::move(r)),
+        text(tokenizer, request.stop, request.stop_token_ids,
+             request.include_special_tokens),
+        made(request.delivered),
+        submitted(now) {
     for (int32_t id : request.prompt) history.AddPrompt(id);
+    for (int32_t id : made) history.AddOutput(id);
+    if (!made.empty()) StartOver();
+  }
+
+  // The state is built anew, from the prompt and all that was made.
+  void StartOver() {
+    rebuilt = request.prompt;
+    rebuilt.insert(rebuilt.end(), made.begin(), made.end());
+    prompt_logprobs.clear();
   }
 
   int64_t prompt_size() const {
@@ -28,8 +43,13 @@ struct TrunkWorker::Sequence {
   }
   int64_t tokens_max() const { return prompt_size() + request.max_tokens; }
   int64_t outputs() const { return static_cast<int64_t>(made.size()); }
+  // Of this stream, without what earlier ones delivered.
+  int64_t fresh_outputs() const {
+    return outputs() - static_cast<int64_t>(request.delivered.size());
+  }
   // What the state is built from by prefill: the prompt, and for a sequence
-  // that had to start over also what it had made by then.
+  // that had to start over or goes on with an earlier stream also what it had
+  // made by then.
   std::span<const int32_t> context() const {
     return rebuilt.empty() ? request.prompt : rebuilt;
   }
@@ -40,7 +60,7 @@ struct TrunkWorker::Sequence {
 
   GenerationRequest request;
   TokenHistory history;
-  model::TextStream text;
+  OutputText text;
   std::unique_ptr<SequenceState> state;
   std::vector<int32_t> made, rebuilt;
   // Since when no step of it has succeeded; infinite future: the last one did.
@@ -66,12 +86,13 @@ void TrunkWorker::Step(Event event, absl::Time now) {
   } else if (auto* readiness = std::get_if<Readiness>(&event)) {
     OnReadiness(readiness->status, now);
   } else {
-    draining_ = true;
+    const Drain& drain = std::get<Drain>(event);
+    draining_.reset();
+    if (drain.on) draining_ = drain.why;
   }
 }
 
 absl::Status TrunkWorker::CheckRequest(const GenerationRequest& r) const {
-  if (draining_) return absl::UnavailableError("the server is shutting down");
   if (r.prompt.empty())
     return absl::InvalidArgumentError("prompt is empty: it has no tokens");
   for (size_t i = 0; i < r.prompt.size(); ++i) {
@@ -96,6 +117,22 @@ absl::Status TrunkWorker::CheckRequest(const GenerationRequest& r) const {
                      std::max<int64_t>(1, r.max_tokens), " exceed the ",
                      pool_->tokens_max(), " tokens that a sequence may have"));
   }
+  return CheckDelivered(r);
+}
+
+absl::Status TrunkWorker::CheckDelivered(const GenerationRequest& r) const {
+  if (r.delivered.empty()) return absl::OkStatus();
+  for (size_t i = 0; i < r.delivered.size(); ++i) {
+    if (r.delivered[i] >= 0 && r.delivered[i] < options_.vocab_size) continue;
+    return absl::InvalidArgumentError(absl::StrCat(
+        "delivered tokens[", i, "] is ", r.delivered[i],
+        "; the vocabulary has ids 0 to ", options_.vocab_size - 1));
+  }
+  if (static_cast<int64_t>(r.delivered.size()) >= r.max_tokens) {
+    return absl::InvalidArgumentError(
+        absl::StrCat(r.delivered.size(), " tokens are delivered of at most ",
+                     r.max_tokens, ": nothing is left to make"));
+  }
   return absl::OkStatus();
 }
 
@@ -110,7 +147,8 @@ absl::Status TrunkWorker::CheckCapacity(const GenerationRequest& r) const {
 }
 
 void TrunkWorker::OnSubmit(GenerationRequest request, absl::Time now) {
-  absl::Status status = CheckRequest(request);
+  absl::Status status =
+      draining_.has_value() ? *draining_ : CheckRequest(request);
   if (status.ok() && request.deadline <= now) {
     status = absl::DeadlineExceededError(
         "the deadline had passed when the request arrived");
@@ -119,8 +157,22 @@ void TrunkWorker::OnSubmit(GenerationRequest request, absl::Time now) {
     request.max_tokens =
         pool_->tokens_max() - static_cast<int64_t>(request.prompt.size());
   }
-  auto sequence = std::make_unique<Sequence>(std::move(request), now);
+  auto sequence =
+      std::make_unique<Sequence>(std::move(request), tokenizer_, now);
+  if (draining_.has_value()) {
+    Output output;
+    output.request = sequence->request.id;
+    output.status = std::move(status);
+    output.retry_after = options_.drain_retry_after;
+    return Finish(*sequence, std::move(output), now);
+  }
   if (!status.ok()) return FinishWith(*sequence, status, now);
+  // Its text so far, so that what is held back and what might stop it stand as
+  // they did.
+  for (int32_t id : sequence->request.delivered) {
+    const absl::Status appended = sequence->text.Append(id).status();
+    if (!appended.ok()) return FinishWith(*sequence, appended, now);
+  }
   status = CheckCapacity(sequence->request);
   if (status.ok()) return Admit(std::move(sequence), now);
   if (!sequence->request.wait_for_capacity)
@@ -248,6 +300,10 @@ void TrunkWorker::PlanRun(const BatchRun& batch) {
       run.following = context.subspan(begin + 1, std::min(batch.rows, left));
     }
   }
+  if (request.on_logits) {
+    run.on_logits = &request.on_logits;
+    run.rows.logits = LogitRows::kAll;
+  }
   plan_.rows += batch.rows;
   plan_.runs.push_back(run);
 }
@@ -289,10 +345,7 @@ void TrunkWorker::OnFailedStep(Sequence& sequence, const absl::Status& status,
   // first: what it gives back is what the new one needs.
   sequence.state.reset();
   sequence.state = pool_->Admit(sequence.tokens_max());
-  sequence.rebuilt = sequence.request.prompt;
-  sequence.rebuilt.insert(sequence.rebuilt.end(), sequence.made.begin(),
-                          sequence.made.end());
-  sequence.prompt_logprobs.clear();
+  sequence.StartOver();
   sequence.routes = {};  // each row is counted once: as it is computed again
   ++recomputed_;
 }
@@ -318,71 +371,58 @@ void TrunkWorker::TakeToken(Sequence& sequence, const RunResult& result,
   output.placement_version = version;
   output.token_ids.push_back(token);
   if (request.logprobs > 0) output.logprobs.push_back(result.token.logprobs);
-  if (sequence.outputs() == 0) {
+  if (sequence.fresh_outputs() == 0) {
     sequence.first_token = now;
     output.prompt_logprobs = std::move(sequence.prompt_logprobs);
   }
   sequence.made.push_back(token);
   sequence.history.AddOutput(token);
 
-  const bool stop_token =
-      std::find(request.stop_token_ids.begin(), request.stop_token_ids.end(),
-                token) != request.stop_token_ids.end();
-  absl::StatusOr<std::string> stop =
-      AppendText(sequence, token, stop_token, &output);
-  if (!stop.ok()) return FinishWith(sequence, stop.status(), now);
-  output.stop = *std::move(stop);
-  if (stop_token || !output.stop.empty()) {
+  absl::StatusOr<OutputText::Piece> piece = sequence.text.Append(token);
+  if (!piece.ok()) return FinishWith(sequence, piece.status(), now);
+  output.text = std::move(piece->text);
+  output.stop = std::move(piece->stop);
+  if (piece->stop_token || !output.stop.empty()) {
     output.reason = FinishReason::kStop;
   } else if (sequence.outputs() >= request.max_tokens) {
     output.reason = FinishReason::kLength;
   }
   if (output.reason == FinishReason::kNone) {
+    output.usage = UsageOf(sequence, now);
     outputs_.push_back(std::move(output));
   } else {
     if (output.stop.empty()) {
-      output.text += sequence.text.Finish();
       // What was held back may complete a stop string (text_stream.h).
-      output.stop = sequence.text.stop();
+      OutputText::Piece rest = sequence.text.Finish();
+      output.text += rest.text;
+      output.stop = std::move(rest.stop);
       if (!output.stop.empty()) output.reason = FinishReason::kStop;
     }
     Finish(sequence, std::move(output), now);
   }
 }
 
-absl::StatusOr<std::string> TrunkWorker::AppendText(Sequence& sequence,
-                                                    int32_t token,
-                                                    bool is_stop_token,
-                                                    Output* output) {
-  // The token that ends a text is no part of it.
-  if (tokenizer_ == nullptr || is_stop_token) return std::string();
-  if (tokenizer_->IsSpecial(token) && !sequence.request.include_special_tokens)
-    return std::string();
-  absl::StatusOr<absl::string_view> bytes = tokenizer_->TokenBytes(token);
-  // Models may have more embedding rows than the tokenizer has tokens: such an
-  // id has no text.
-  if (absl::IsOutOfRange(bytes.status())) return std::string();
-  TL_RETURN_IF_ERROR(bytes.status());
-  model::TextStream::Piece piece = sequence.text.Append(*bytes);
-  output->text += piece.text;
-  return piece.stopped ? piece.stop : std::string();
+Usage TrunkWorker::UsageOf(const Sequence& sequence, absl::Time now) {
+  Usage usage = sequence.request.spent;
+  usage.prompt_tokens = sequence.prompt_size();
+  usage.output_tokens = sequence.outputs();
+  usage.routes_selected = sequence.routes.selected;
+  usage.routes_dropped = sequence.routes.dropped;
+  usage.resumed_tokens = sequence.outputs() - sequence.fresh_outputs();
+  const bool admitted = sequence.state != nullptr;
+  usage.queued += (admitted ? sequence.admitted : now) - sequence.submitted;
+  if (sequence.fresh_outputs() > 0) {
+    usage.prefill += sequence.first_token - sequence.admitted;
+    usage.decode += now - sequence.first_token;
+  }
+  return usage;
 }
 
 void TrunkWorker::Finish(Sequence& sequence, Output output, absl::Time now) {
   TL_CHECK(!sequence.finished);
   sequence.finished = true;
   output.finished = true;
-  Usage& usage = output.usage;
-  usage.prompt_tokens = sequence.prompt_size();
-  usage.output_tokens = sequence.outputs();
-  usage.routes_selected = sequence.routes.selected;
-  usage.routes_dropped = sequence.routes.dropped;
-  const bool admitted = sequence.state != nullptr;
-  usage.queued = (admitted ? sequence.admitted : now) - sequence.submitted;
-  if (sequence.outputs() > 0) {
-    usage.prefill = sequence.first_token - sequence.admitted;
-    usage.decode = now - sequence.first_token;
-  }
+  output.usage = UsageOf(sequence, now);
   outputs_.push_back(std::move(output));
 }
 

@@ -26,7 +26,6 @@
 #include "absl/container/flat_hash_map.h"
 #include "absl/status/status.h"
 #include "absl/time/time.h"
-#include "model/text_stream.h"
 #include "model/tokenizer.h"
 #include "trunk_worker/batch_planner.h"
 #include "trunk_worker/generation_request.h"
@@ -48,8 +47,12 @@ struct Cancel {
 struct Readiness {
   absl::Status status;
 };
-// No new requests from now on; those that wait or run go on.
-struct Drain {};
+// Whether new requests are refused; those that wait or run go on.
+struct Drain {
+  bool on = true;
+  // What the refusals say.
+  absl::Status why = absl::UnavailableError("the server is shutting down");
+};
 using Event = std::variant<Submit, Cancel, Readiness, Drain>;
 
 class TrunkWorker {
@@ -59,6 +62,8 @@ class TrunkWorker {
     size_t waiting_max = 256;
     int64_t vocab_size = 0;  // ids of prompts lie below it
     absl::Duration unready_patience = absl::Seconds(5);
+    // What a draining server tells those it refuses: when to ask it again.
+    absl::Duration drain_retry_after = absl::Seconds(1);
   };
 
   // pool and tokenizer outlive the core. tokenizer may be null: then outputs
@@ -96,6 +101,7 @@ class TrunkWorker {
   void OnCancel(const Cancel& cancel, absl::Time now);
   void OnReadiness(const absl::Status& status, absl::Time now);
   absl::Status CheckRequest(const GenerationRequest& request) const;
+  absl::Status CheckDelivered(const GenerationRequest& request) const;
   absl::Status CheckCapacity(const GenerationRequest& request) const;
   void Admit(std::unique_ptr<Sequence> sequence, absl::Time now);
   void AdmitWaiting(absl::Time now);
@@ -107,9 +113,7 @@ class TrunkWorker {
                      PlacementVersion version, absl::Time now);
   void TakeToken(Sequence& sequence, const RunResult& result,
                  PlacementVersion version, absl::Time now);
-  // Appends the token's text; returns the stop string that it completed.
-  absl::StatusOr<std::string> AppendText(Sequence& sequence, int32_t token,
-                                         bool is_stop_token, Output* output);
+  static Usage UsageOf(const Sequence& sequence, absl::Time now);
   // Makes the last output. The slot is freed now, or when the step that has it
   // in its hands reports.
   void Finish(Sequence& sequence, Output output, absl::Time now);
@@ -137,7 +141,7 @@ class TrunkWorker {
 
   absl::Status readiness_;
   absl::Time unready_since_ = absl::InfiniteFuture();
-  bool draining_ = false;
+  std::optional<absl::Status> draining_;  // what refusals say
   std::vector<Output> outputs_;
 };
 

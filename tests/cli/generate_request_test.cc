@@ -106,6 +106,21 @@ TEST(GenerateRequest, EveryFlagReachesItsField) {
   EXPECT_TRUE(r.wait_for_capacity());
 }
 
+TEST(GenerateRequest, SeveralServersAreAskedInTheOrderGiven) {
+  GenerateFlags flags;
+  CLI::App app;
+  AddGenerateFlags(&app, &flags);
+  std::vector<std::string> arguments = {"hello", "b:2,a:1", "--server"};
+  app.parse(arguments);
+  EXPECT_THAT(flags.servers, ElementsAre("b:2", "a:1"));
+  EXPECT_EQ(flags.prompt, "hello");
+  CLI::App again;
+  GenerateFlags bad;
+  AddGenerateFlags(&again, &bad);
+  arguments = {"hello", "b:2,a", "--server"};
+  EXPECT_THROW(again.parse(arguments), CLI::ParseError);
+}
+
 // A repeatable flag takes one value each time: the prompt behind it is not one.
 TEST(GenerateRequest, AStopStringDoesNotSwallowThePrompt) {
   GenerateFlags flags;

@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <limits>
+
 #include "control/status_to_grpc.h"
 
 namespace trunkline::control {
@@ -45,6 +47,7 @@ ClusterView FullView() {
     worker.incarnation = 7;
     worker.alive = true;
     worker.speed = 1.5;
+    worker.costs = {.read_seconds = 3e-4, .row_seconds = 0};
     worker.draining = true;
     worker.versions = {{.version = PlacementVersion(2),
                         .state = ShardState::kLoading,
@@ -86,13 +89,45 @@ TEST(ClusterProto, AHeartbeatComesBackAsItWas) {
                              .selected = {1, 2, 3, 4},
                              .executed = {1, 2, 3, 0}}};
   heartbeat.report.wants_drain = true;
+  heartbeat.report.costs = {.read_seconds = 2e-4, .row_seconds = 1e-6};
+  heartbeat.report.canary = {.version = PlacementVersion(3),
+                             .digest = "ab",
+                             .prompt = "portable/128+8",
+                             .before_version = PlacementVersion(2),
+                             .before_digest = "cd"};
   const auto back = FromProto(ToProto(heartbeat));
   ASSERT_TRUE(back.ok()) << back.status();
   EXPECT_EQ(ToProto(*back).SerializeAsString(),
             ToProto(heartbeat).SerializeAsString());
   EXPECT_EQ(back->report.loads[0].executed[3], 0u);
+  EXPECT_EQ(back->report.costs.row_seconds, 1e-6);
+  EXPECT_EQ(back->report.canary->before_version, PlacementVersion(2));
   heartbeat.report.oldest_in_flight = PlacementVersion();
   EXPECT_FALSE(FromProto(ToProto(heartbeat))->report.oldest_in_flight.valid());
+}
+
+TEST(ClusterProto, CostsAndCanariesThatCanNotBeAreRefusedByField) {
+  Heartbeat heartbeat;
+  heartbeat.worker = WorkerId(4);
+  const auto said = [&](auto change) {
+    wire::HeartbeatRequest message = ToProto(heartbeat);
+    change(message);
+    return std::string(FromProto(message).status().message());
+  };
+  EXPECT_THAT(said([](auto& m) { m.mutable_costs()->set_read_seconds(-1); }),
+              HasSubstr("costs.read_seconds"));
+  EXPECT_THAT(said([](auto& m) {
+                m.mutable_costs()->set_row_seconds(
+                    std::numeric_limits<double>::quiet_NaN());
+              }),
+              HasSubstr("costs.row_seconds"));
+  EXPECT_THAT(said([](auto& m) { m.mutable_canary()->set_digest("ab"); }),
+              HasSubstr("canary.version"));
+  EXPECT_THAT(said([](auto& m) {
+                m.mutable_canary()->set_version(1);
+                m.mutable_canary()->set_prompt("a");
+              }),
+              HasSubstr("canary.digest"));
 }
 
 TEST(ClusterProto, AViewComesBackAsItWas) {

@@ -6,10 +6,12 @@
 
 #include <deque>
 #include <memory>
+#include <set>
 #include <string>
 #include <tuple>
 
 #include "absl/strings/str_cat.h"
+#include "tests/integration/eventually.h"
 #include "tests/integration/mini_cluster.h"
 #include "tests/integration/random_moe_call.h"
 #include "tests/model/checkpoint_builder.h"
@@ -91,6 +93,53 @@ TEST_P(ExactnessTest, CombinedRowsAreThoseOfOneProcessBitForBit) {
       }
     }
   }
+}
+
+// Every expert on every worker, and costs that send the routes here and there.
+TEST_P(ExactnessTest, TheChoiceOfReplicasChangesNoBit) {
+  const auto& [transport, dtype, latent] = GetParam();
+  const Model& model = TestModel(dtype, latent);
+  auto local = trunk::LocalExperts::Load(*model.checkpoint, context_);
+  ASSERT_TRUE(local.ok()) << local.status();
+  RandomMoeCall call(*model.checkpoint, model.layers[0], 24, 5);
+  ASSERT_TRUE(RunOnce(**local, StepId(1000), call).ok());
+  const std::vector<uint32_t> expected = call.Bits();
+
+  MiniClusterOptions options;
+  options.workers = 3;
+  options.replicas = 3;
+  options.transport = transport;
+  MiniCluster cluster(model.checkpoint, context_, options);
+  RandomStream random(7);
+  std::set<std::vector<uint64_t>> spreads;
+  for (uint64_t step = 0; step < 12; ++step) {
+    std::vector<uint64_t> before, spread;
+    for (int w = 0; w < 3; ++w) {
+      before.push_back(cluster.counters(w).routes_batched);
+      cluster.SetCosts(w, {.read_seconds = random.NextUnit() * 1e-3,
+                           .row_seconds = random.NextUnit() * 1e-4});
+    }
+    cluster.PublishView();
+    const absl::Status ready = cluster.WaitReady();
+    ASSERT_TRUE(ready.ok()) << ready;
+    const absl::Status status = RunOnce(*cluster.link(), StepId(step), call);
+    ASSERT_TRUE(status.ok()) << status;
+    EXPECT_EQ(call.Bits(), expected) << "step " << step;
+    // The counters are published after the answers are sent.
+    const auto routes = [&] {
+      uint64_t sum = 0;
+      spread.clear();
+      for (int w = 0; w < 3; ++w) {
+        spread.push_back(cluster.counters(w).routes_batched - before[w]);
+        sum += spread.back();
+      }
+      return sum;
+    };
+    ASSERT_TRUE(Eventually(std::chrono::seconds(20),
+                           [&] { return routes() == call.accepted(); }));
+    spreads.insert(spread);
+  }
+  EXPECT_GE(spreads.size(), 3u) << "the costs moved no route";
 }
 
 INSTANTIATE_TEST_SUITE_P(

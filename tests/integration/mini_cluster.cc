@@ -271,6 +271,7 @@ void MiniCluster::RefreshView() {
     worker.incarnation = node->incarnation;
     worker.alive = node->alive;
     worker.data_address = node->address;
+    worker.costs = node->costs;
     if (node->claims_ready) {
       for (const control::PlacementView& placement : view_.placements) {
         control::VersionReport report;

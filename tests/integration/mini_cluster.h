@@ -79,6 +79,10 @@ class MiniCluster {
   // Workers drop it; the link hears of that only with the next view.
   void RetireOnWorkers(PlacementVersion version);
   void PublishView();  // to workers and link
+  // What the view says that work costs a worker; published with the next view.
+  void SetCosts(int worker, const control::ExpertCosts& costs) {
+    nodes_[worker]->costs = costs;
+  }
 
   WorkerId id(int worker) const { return nodes_[worker]->id; }
   const std::string& name(int worker) const { return nodes_[worker]->name; }
@@ -96,6 +100,7 @@ class MiniCluster {
     uint64_t incarnation = 0;
     bool alive = false;
     bool claims_ready = false;
+    control::ExpertCosts costs;
     std::string address;
     std::shared_ptr<prometheus::Registry> registry;
     std::unique_ptr<expert::ExpertMetrics> metrics;

@@ -29,6 +29,8 @@ absl::StatusOr<std::unique_ptr<ProcessCluster>> ProcessCluster::Start(
 }
 
 absl::Status ProcessCluster::StartAll() {
+  for (size_t i = 0; i < options_.expert_models.size(); ++i)
+    expert_models_[static_cast<int>(i)] = options_.expert_models[i];
   const size_t coordinators = static_cast<size_t>(options_.coordinators);
   coordinators_.resize(coordinators);
   coordinator_addresses_.resize(coordinators);

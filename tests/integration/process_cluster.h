@@ -29,6 +29,8 @@ class ProcessCluster {
     std::vector<std::string> coordinator_flags = {}, trunk_flags = {},
                              expert_flags = {};
     std::vector<std::pair<std::string, std::string>> environment = {};
+    // Instead of `model`, one for each expert worker.
+    std::vector<std::string> expert_models = {};
   };
 
   // Starts everything and waits until every trunk answers GetModel with an

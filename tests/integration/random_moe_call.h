@@ -57,6 +57,10 @@ class RandomMoeCall {
     Reset();
   }
 
+  uint64_t accepted() const {
+    return static_cast<uint64_t>(std::count(
+        table_.fate.begin(), table_.fate.end(), routing::RouteFate::kAccepted));
+  }
   // The call points into this object.
   RandomMoeCall(const RandomMoeCall&) = delete;
   RandomMoeCall& operator=(const RandomMoeCall&) = delete;

@@ -181,6 +181,31 @@ TEST_F(EngineTest, AStreamPausesWhileExpertsAreAwayAndGoesOnUnchanged) {
   EXPECT_EQ(stream.tokens, undisturbed->token_ids);
 }
 
+// Those that run and those that asked to wait; both go on.
+TEST_F(EngineTest, RequestsHeldWhileExpertsAreAwayAreCountedUntilTheyGoOn) {
+  std::atomic<size_t> held{0}, most{0};
+  Engine::Options options;
+  options.on_hold = [&](size_t requests) {
+    held = requests;
+    most = std::max(most.load(), requests);
+  };
+  StartEngine(std::move(options));
+  Stream running, waiting;
+  Begin(Request(200), &running);
+  running.WaitForTokens(2);
+  mood_.away = true;
+  ASSERT_TRUE(Eventually(std::chrono::seconds(10), [&] { return held == 1; }));
+  GenerationRequest patient = Request(5);
+  patient.wait_for_capacity = true;
+  Begin(patient, &waiting);
+  ASSERT_TRUE(Eventually(std::chrono::seconds(10), [&] { return held == 2; }));
+  mood_.away = false;
+  EXPECT_TRUE(running.WaitForEnd().ok());
+  EXPECT_TRUE(waiting.WaitForEnd().ok());
+  EXPECT_EQ(held, 0u);
+  EXPECT_EQ(most, 2u);
+}
+
 TEST_F(EngineTest, ExpertsThatStayAwayEndRunningRequestsAfterThePatience) {
   Engine::Options options;
   options.unready_patience = absl::Milliseconds(50);

@@ -92,9 +92,9 @@ TEST(RouteRecordFile, AFlippedByteIsAnErrorOrChangesNothing) {
 
 TEST(RouteRecordFile, ADirectoryIsNoRecording) {
   const std::string here = std::filesystem::temp_directory_path().string();
-  EXPECT_EQ(RouteRecordReader::Open(here).status(),
-            absl::InvalidArgumentError(here +
-                                       ": is a directory, not a recording"));
+  EXPECT_EQ(
+      RouteRecordReader::Open(here).status(),
+      absl::InvalidArgumentError(here + ": is a directory, not a recording"));
 }
 
 TEST(RouteRecordFile, BytesAfterTheEndAreAnError) {
