@@ -48,6 +48,7 @@ void Canary::Look(PlacementVersion active) {
   }
   request.max_tokens = options_.output_tokens;
   request.wait_for_capacity = true;
+  request.background = true;
   request.deadline = now + options_.time_max;
   request.on_logits = [run](PlacementVersion version, int64_t position,
                             std::span<const float> logits) {

@@ -44,6 +44,7 @@ struct GenerationRequest {
   bool prompt_logprobs = false;
   bool include_special_tokens = false;
   bool wait_for_capacity = false;
+  bool background = false;  // the server's own: its wait fills no queue
   absl::Time deadline = absl::InfiniteFuture();  // on the engine's clock
 
   // A stream that goes on (resume_token.h): the output ids that the caller has

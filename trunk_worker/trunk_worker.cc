@@ -177,12 +177,14 @@ void TrunkWorker::OnSubmit(GenerationRequest request, absl::Time now) {
   if (status.ok()) return Admit(std::move(sequence), now);
   if (!sequence->request.wait_for_capacity)
     return FinishWith(*sequence, status, now);
-  if (waiting_.size() >= options_.waiting_max) {
-    return FinishWith(
-        *sequence,
-        absl::ResourceExhaustedError(absl::StrCat(
-            "the queue is full: ", waiting_.size(), " requests wait")),
-        now);
+  const auto callers = static_cast<size_t>(std::count_if(
+      waiting_.begin(), waiting_.end(),
+      [](const auto& waiting) { return !waiting->request.background; }));
+  if (!sequence->request.background && callers >= options_.waiting_max) {
+    return FinishWith(*sequence,
+                      absl::ResourceExhaustedError(absl::StrCat(
+                          "the queue is full: ", callers, " requests wait")),
+                      now);
   }
   waiting_.push_back(std::move(sequence));
 }

@@ -110,6 +110,11 @@ TEST_P(ExactnessTest, TheChoiceOfReplicasChangesNoBit) {
   options.replicas = 3;
   options.transport = transport;
   MiniCluster cluster(model.checkpoint, context_, options);
+  // With replicas the link is ready before all are connected.
+  ASSERT_TRUE(Eventually(std::chrono::seconds(20), [&] {
+    cluster.link()->Poll(absl::Milliseconds(5));
+    return cluster.link()->stats().connections_up >= 3;
+  }));
   RandomStream random(7);
   std::set<std::vector<uint64_t>> spreads;
   for (uint64_t step = 0; step < 12; ++step) {

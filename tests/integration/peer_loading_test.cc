@@ -60,15 +60,17 @@ class PeerLoadingProcess : public ::testing::Test {
                                       absl::Seconds(5));
     return view.ok() ? *std::move(view) : control::ClusterView();
   }
-  // Everything that `from` holds goes to `to`.
+  // Everything that `from` holds goes to `to`, and the other way round.
   absl::Status Move(const std::string& from, const std::string& to) {
     admin::v1::ExportResponse exported;
     absl::Status status = admin_->Call(&PlacementAdminClient::Stub::Export,
                                        admin::v1::ExportRequest(), &exported);
     if (!status.ok()) return status;
     admin::v1::ApplyRequest request;
+    const std::string old_name = "\"" + from + "\"";
+    const std::string new_name = "\"" + to + "\"";
     request.set_document(absl::StrReplaceAll(
-        exported.document(), {{"\"" + from + "\"", "\"" + to + "\""}}));
+        exported.document(), {{old_name, new_name}, {new_name, old_name}}));
     admin::v1::PlanResponse plan;
     return admin_->Call(&PlacementAdminClient::Stub::Apply, request, &plan);
   }
@@ -96,7 +98,8 @@ TEST_F(PeerLoadingProcess, AWorkerWithoutWeightsServesWhatItTookFromPeers) {
     if (thin != nullptr) metrics = thin->metrics_address;
     return thin != nullptr && thin->alive;
   }));
-  ASSERT_TRUE(Move("expert-1", "expert-2").ok());
+  const absl::Status moved = Move("expert-1", "expert-2");
+  ASSERT_TRUE(moved.ok()) << moved;
   const uint64_t version = AwaitConverged();
   EXPECT_EQ(version, 2u);
   const int before = streams.finished();

@@ -73,7 +73,9 @@ class RouteRecordTest : public ::testing::Test {
     options.model = std::string(TRUNKLINE_SOURCE_DIR) + "/models/demo";
     options.experts = experts;
     options.replicas = replicas;
-    options.trunk_flags = {"--metrics-listen", metrics_};
+    // The counts are those of the requests made here alone.
+    options.trunk_flags = {"--metrics-listen", metrics_, "--canary-tokens",
+                           "0"};
     options.trunk_flags.insert(options.trunk_flags.end(), trunk_flags_.begin(),
                                trunk_flags_.end());
     auto cluster = ProcessCluster::Start(options);

@@ -166,7 +166,7 @@ TEST_F(DemoCluster, AFullServerSaysSoOrLetsWait) {
   auto reader =
       stub_->GenerateStream(&context, GreedyRequest("In the beginning", 4000));
   v1::GenerateChunk chunk;
-  ASSERT_TRUE(reader->Read(&chunk));
+  if (!reader->Read(&chunk)) FAIL() << reader->Finish().error_message();
   v1::GenerateRequest impatient = GreedyRequest("Blessed are the", 4);
   impatient.set_wait_for_capacity(false);
   EXPECT_EQ(Stream(*stub_, impatient).status.error_code(),

@@ -80,7 +80,9 @@ TEST(SimRun, TheStormBlows) {
                                            "rebalance: OK",
                                            "drain expert-0: OK",
                                            "leads, epoch 2"};
-  for (uint64_t seed = 1; seed <= 60; ++seed) {
+  // Sixty seeds see nearly all of it; the rarest take a few more.
+  for (uint64_t seed = 1;
+       seed <= 60 || (seen.size() < wanted.size() && seed <= 600); ++seed) {
     const RunResult result = RunTraced(seed, true);
     for (const std::string& line : result.lines) {
       for (const std::string& words : wanted)

@@ -266,6 +266,25 @@ TEST(TrunkWorker, AFullServerRefusesAtOnceOrLetsWaitInOrder) {
             edge.ended.at(third).usage.queued);
 }
 
+TEST(TrunkWorker, TheServersOwnRequestsTakeNoPlaceInTheQueue) {
+  FakeEdge edge({.waiting_max = 1}, {.sequences_max = 1, .tokens_max = 512});
+  const RequestId first = edge.Send(Request(4, 10));
+  GenerationRequest own = Request(4, 10);
+  own.wait_for_capacity = true;
+  own.background = true;
+  const RequestId canary = edge.Send(own);
+  GenerationRequest patient = Request(4, 10);
+  patient.wait_for_capacity = true;
+  const RequestId waits = edge.Send(patient);
+  const RequestId overflow = edge.Send(patient);
+  EXPECT_THAT(edge.ended.at(overflow).status.message(),
+              HasSubstr("the queue is full: 1"));
+  const RequestId another = edge.Send(own);
+  edge.RunAll();
+  for (RequestId id : {first, canary, waits, another})
+    EXPECT_TRUE(edge.ended.at(id).status.ok());
+}
+
 TEST(TrunkWorker, AFailedStepEndsItsSequencesWithTheErrorAndTheNextOnesRun) {
   FakeEdge edge;
   const RequestId id = edge.Send(Request(4, 10));
