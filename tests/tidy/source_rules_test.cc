@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -107,6 +108,28 @@ TEST(SourceRules, EveryMetricIsDocumented) {
     }
   }
   EXPECT_GT(found, 30);
+}
+
+TEST(SourceRules, DocumentsNameFilesThatExist) {
+  namespace fs = std::filesystem;
+  const fs::path root(TRUNKLINE_SOURCE_DIR);
+  const std::regex named(
+      "`([a-z_]+)(/[A-Za-z0-9_./-]+\\.(h|cc|proto|py|json))`");
+  int found = 0;
+  for (const auto& entry : fs::recursive_directory_iterator(root / "docs")) {
+    if (entry.path().extension() != ".md") continue;
+    std::ifstream in(entry.path());
+    const std::string text{std::istreambuf_iterator<char>(in), {}};
+    for (std::sregex_iterator at(text.begin(), text.end(), named), end;
+         at != end; ++at) {
+      // Only paths from the root; others are somebody's own.
+      if (!fs::is_directory(root / (*at)[1].str())) continue;
+      ++found;
+      EXPECT_TRUE(fs::exists(root / ((*at)[1].str() + (*at)[2].str())))
+          << entry.path() << ": " << (*at)[0];
+    }
+  }
+  EXPECT_GT(found, 20);
 }
 
 }  // namespace
