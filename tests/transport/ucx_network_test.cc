@@ -277,6 +277,31 @@ TEST(UcxNetwork, KnowsWhichTransportsTheOperatorLeaves) {
   EXPECT_TRUE(AnyInUse("tcp,posix", {"posix", "sysv"}));
   EXPECT_FALSE(AnyInUse("tcp", {"posix", "sysv"}));
   EXPECT_TRUE(AnyInUse("tcp", {}));
+  EXPECT_TRUE(AnyInUse("tcp,sm", {"posix", "sysv"}));
+  EXPECT_FALSE(AnyInUse("^shm", {"posix", "sysv"}));
+  EXPECT_FALSE(AnyInUse("^mm", {"posix", "sysv"}));
+}
+
+// Over the network there is no shared memory: a process that is killed while it
+// writes there would silence all others. Nor does a container of the same IPC
+// namespace get into it, whose signals would not wake us.
+TEST(UcxNetwork, OnlyTheHostsOwnPeersMeetInSharedMemory) {
+  using ucx::Reach;
+  using ucx::SharedMemoryInUse;
+  using ucx::TransportsFor;
+  EXPECT_EQ(TransportsFor(Reach::kNetwork, nullptr), "^sm");
+  EXPECT_EQ(TransportsFor(Reach::kNetwork, "all"), "^sm");
+  EXPECT_EQ(TransportsFor(Reach::kNetwork, "^ud"), "^ud,sm");
+  EXPECT_EQ(TransportsFor(Reach::kNetwork, "tcp,sysv,cma,rc"), "tcp,rc");
+  EXPECT_EQ(TransportsFor(Reach::kNetwork, "tcp,shm"), "tcp");
+  EXPECT_EQ(TransportsFor(Reach::kNetwork, "sysv,self"), "self");
+  EXPECT_EQ(TransportsFor(Reach::kNetwork, "sm"), "sm");
+  EXPECT_EQ(TransportsFor(Reach::kHost, nullptr), "^posix");
+  EXPECT_EQ(TransportsFor(Reach::kHost, "tcp,posix"), "tcp,posix");
+  EXPECT_TRUE(SharedMemoryInUse(nullptr));
+  EXPECT_TRUE(SharedMemoryInUse("tcp,shm"));
+  EXPECT_FALSE(SharedMemoryInUse("tcp,cma"));
+  EXPECT_FALSE(SharedMemoryInUse("^sm"));
 }
 
 // The operator's word goes before ours.

@@ -60,9 +60,12 @@ std::string BytesOf(const T& value) {
 class RawPeer {
  public:
   explicit RawPeer(uint16_t port) {
-    auto context = UcxContext::Create();
+    auto context = UcxContext::Create(Reach::kHost);
     EXPECT_TRUE(context.ok()) << context.status();
     context_ = std::move(*context);
+    auto worker = UcxWorker::Create(*context_);
+    EXPECT_TRUE(worker.ok()) << worker.status();
+    worker_ = std::move(*worker);
     // UCX crashes on a message that it has no handler for.
     for (const AmId id : {kAmHello, kAmChunk, kAmHeartbeat}) {
       ucp_am_handler_param_t handler{};
@@ -71,7 +74,7 @@ class RawPeer {
       handler.id = id;
       handler.cb = [](void*, const void*, size_t, void*, size_t,
                       const ucp_am_recv_param_t*) { return UCS_OK; };
-      EXPECT_EQ(ucp_worker_set_am_recv_handler(context_->worker(), &handler),
+      EXPECT_EQ(ucp_worker_set_am_recv_handler(worker_->get(), &handler),
                 UCS_OK);
     }
     const sockaddr_in to = Loopback(port);
@@ -87,7 +90,7 @@ class RawPeer {
     };
     params.err_handler.arg = this;
     params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
-    EXPECT_EQ(ucp_ep_create(context_->worker(), &params, &endpoint_), UCS_OK);
+    EXPECT_EQ(ucp_ep_create(worker_->get(), &params, &endpoint_), UCS_OK);
   }
   ~RawPeer() {
     ucp_request_param_t param{};
@@ -122,11 +125,12 @@ class RawPeer {
                         held_.back().data(), payload, &param);
     if (UCS_PTR_IS_PTR(request)) requests_.push_back(request);
   }
-  void Progress() { context_->Progress(); }
+  void Progress() { worker_->Progress(); }
   bool down() const { return down_; }
 
  private:
   std::unique_ptr<UcxContext> context_;
+  std::unique_ptr<UcxWorker> worker_;
   ucp_ep_h endpoint_ = nullptr;
   bool down_ = false;
   std::list<std::string> held_;

@@ -17,6 +17,8 @@
 
 namespace trunkline::transport::ucx {
 
+struct LinkWorker;
+
 // A message between Send and kSendDone. Shared with the sends that read its
 // memory: UCX may outlive the connection.
 struct Outgoing {
@@ -48,7 +50,8 @@ struct Connection {
   const bool accepted;  // else dialed. An accepted one has no event until kUp.
   std::string peer;     // for messages: "10.0.0.2:4000"
   State state = State::kLookingUp;
-  ucp_ep_h endpoint = nullptr;  // null before kConnecting
+  ucp_ep_h endpoint = nullptr;   // null before kConnecting
+  LinkWorker* worker = nullptr;  // that the endpoint belongs to
   // A dialed host's addresses; those before next_address have failed or are
   // being tried.
   std::vector<SocketAddress> addresses;

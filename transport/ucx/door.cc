@@ -139,16 +139,15 @@ bool Door::HearGuest(Guest* guest, std::vector<Visitor>* visitors) {
   if (knock.magic != kMagic) return false;
   Visitor visitor;
   visitor.fd = guest->fd;
-  SocketAddress peer;
-  peer.length = visitor.local.length = sizeof peer.storage;
-  if (getpeername(guest->fd, reinterpret_cast<sockaddr*>(&peer.storage),
-                  &peer.length) != 0 ||
+  visitor.peer.length = visitor.local.length = sizeof visitor.peer.storage;
+  if (getpeername(guest->fd, reinterpret_cast<sockaddr*>(&visitor.peer.storage),
+                  &visitor.peer.length) != 0 ||
       getsockname(guest->fd,
                   reinterpret_cast<sockaddr*>(&visitor.local.storage),
                   &visitor.local.length) != 0) {
     return false;
   }
-  visitor.name = FormatHostPort(ToHostPort(peer));
+  visitor.name = FormatHostPort(ToHostPort(visitor.peer));
   if (knock.version != kWireVersion) {
     Admit(visitor, {.verdict = DoorVerdict::kOtherVersion});
   } else {

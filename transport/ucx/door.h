@@ -31,7 +31,8 @@ class Door {
   // A dialer that has knocked properly; Admit answers it.
   struct Visitor {
     int fd = -1;
-    std::string name;     // its address
+    std::string name;  // its address
+    SocketAddress peer;
     SocketAddress local;  // the address of ours that it has reached
   };
   // What came of a Knock of ours.

@@ -1,5 +1,8 @@
 #include "transport/ucx/links.h"
 
+#include <unistd.h>
+
+#include <algorithm>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
@@ -25,60 +28,37 @@ absl::Time Now() { return Clock::Monotonic().Now(); }
 
 absl::StatusOr<std::unique_ptr<Links>> Links::Create(const Options& options,
                                                      BufferPool* pool) {
-  TL_ASSIGN_OR_RETURN(auto context, UcxContext::Create());
-  auto out =
-      std::unique_ptr<Links>(new Links(options, pool, std::move(context)));
-  TL_RETURN_IF_ERROR(out->door_.Open());
-  TL_RETURN_IF_ERROR(out->SetHandlers());
+  auto out = std::unique_ptr<Links>(new Links(options, pool));
+  TL_RETURN_IF_ERROR(out->Start());
   return out;
 }
 
-Links::Links(const Options& options, BufferPool* pool,
-             std::unique_ptr<UcxContext> context)
+Links::Links(const Options& options, BufferPool* pool)
     : options_(options),
       pool_(pool),
       now_(Now()),
       last_tick_(now_),
       next_tick_(now_ + options.heartbeat_interval),
-      door_(options.connect_timeout),
-      context_(std::move(context)) {}
+      door_(options.connect_timeout) {}
 
 Links::~Links() {
   tickets_.clear();
-  CloseIdleListeners();
+  for (const auto& worker : workers_) {
+    worker->tickets = 0;
+    CloseIdleListeners(worker.get());
+  }
   for (auto& [id, connection] : connections_) DropEndpoint(connection.get());
   connections_.clear();
   const absl::Time end = Now() + kCloseTimeout;
-  while ((!closing_.empty() || !sends_.empty() || !receives_.empty()) &&
-         Now() < end) {
-    context_->Progress();
-    Reap();
-  }
-}
-
-absl::Status Links::SetHandlers() {
-  // From the top down, and every one of them: UCX 1.13 makes its table as long
-  // as the first id needs, and calls whatever lies in a slot nobody has set.
-  for (unsigned id = kAmIds; id-- > 0;) {
-    ucp_am_handler_param_t param{};
-    param.field_mask =
-        UCP_AM_HANDLER_PARAM_FIELD_ID | UCP_AM_HANDLER_PARAM_FIELD_FLAGS |
-        UCP_AM_HANDLER_PARAM_FIELD_CB | UCP_AM_HANDLER_PARAM_FIELD_ARG;
-    param.id = id;
-    param.flags = UCP_AM_FLAG_WHOLE_MSG;
-    param.cb = id == kAmHello       ? &OnHello
-               : id == kAmChunk     ? &OnChunk
-               : id == kAmHeartbeat ? &OnHeartbeat
-                                    : &OnUnknown;
-    param.arg = this;
-    const ucs_status_t status =
-        ucp_worker_set_am_recv_handler(context_->worker(), &param);
-    if (status != UCS_OK) {
-      return absl::UnavailableError(
-          absl::StrCat("ucx: no message handler: ", Describe(status)));
+  const auto busy = [](const auto& worker) { return worker->has_work(); };
+  while (std::any_of(workers_.begin(), workers_.end(), busy) && Now() < end) {
+    for (const auto& worker : workers_) {
+      worker->ucx->Progress();
+      Reap(worker.get());
     }
   }
-  return absl::OkStatus();
+  workers_.clear();
+  if (epoll_ >= 0) close(epoll_);
 }
 
 absl::StatusOr<SocketAddress> Links::Listen(const SocketAddress& address) {
@@ -139,10 +119,10 @@ void Links::TryNextAddress(Connection* connection,
 }
 
 void Links::OnConnectionRequest(ucp_conn_request_h request, void* arg) {
-  static_cast<Links*>(arg)->accepting_.push_back(request);
+  static_cast<LinkWorker*>(arg)->accepting.push_back(request);
 }
 
-void Links::Accept(ucp_conn_request_h request) {
+void Links::Accept(LinkWorker* worker, ucp_conn_request_h request) {
   std::string peer = "unknown";
   ucp_conn_request_attr_t attributes{};
   attributes.field_mask = UCP_CONN_REQUEST_ATTR_FIELD_CLIENT_ADDR;
@@ -162,7 +142,7 @@ void Links::Accept(ucp_conn_request_h request) {
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
   ucp_ep_h endpoint = nullptr;
   const ucs_status_t status =
-      ucp_ep_create(context_->worker(), &params, &endpoint);
+      ucp_ep_create(worker->ucx->get(), &params, &endpoint);
   if (status != UCS_OK) {
     TL_LOG_WARN("ucx: connection of {} not accepted: {}", peer,
                 Describe(status));
@@ -170,10 +150,17 @@ void Links::Accept(ucp_conn_request_h request) {
   }
   Connection* const connection =
       Add(NextConnectionId(), /*accepted=*/true, std::move(peer));
+  Attach(connection, worker, endpoint);
+  PostHello(connection);
+}
+
+void Links::Attach(Connection* connection, LinkWorker* worker,
+                   ucp_ep_h endpoint) {
   connection->endpoint = endpoint;
+  connection->worker = worker;
+  ++worker->connections;
   connection->state = Connection::State::kConnecting;
   by_endpoint_[endpoint] = connection->id;
-  PostHello(connection);
 }
 
 void Links::OnEndpointError(void* arg, ucp_ep_h endpoint, ucs_status_t status) {
@@ -200,18 +187,17 @@ void Links::ActOnFailures() {
   }
 }
 
-void Links::CloseEndpoint(ucp_ep_h endpoint) {
+void Links::DropEndpoint(Connection* connection) {
+  if (connection->endpoint == nullptr) return;
+  LinkWorker* const worker = std::exchange(connection->worker, nullptr);
+  ucp_ep_h const endpoint = std::exchange(connection->endpoint, nullptr);
+  --worker->connections;
   by_endpoint_.erase(endpoint);
   ucp_request_param_t param{};
   param.op_attr_mask = UCP_OP_ATTR_FIELD_FLAGS;
   param.flags = UCP_EP_CLOSE_FLAG_FORCE;
   void* const request = ucp_ep_close_nbx(endpoint, &param);
-  if (UCS_PTR_IS_PTR(request)) closing_.push_back(request);
-}
-
-void Links::DropEndpoint(Connection* connection) {
-  if (connection->endpoint == nullptr) return;
-  CloseEndpoint(std::exchange(connection->endpoint, nullptr));
+  if (UCS_PTR_IS_PTR(request)) worker->closing.push_back(request);
   connection->heartbeat_pending = false;
 }
 
@@ -238,8 +224,8 @@ void Links::Disconnect(ConnectionId id) {
   TakeDown(connection, absl::CancelledError("disconnected"));
 }
 
-void Links::Reap() {
-  std::erase_if(closing_, [](void* request) {
+void Links::Reap(LinkWorker* worker) {
+  std::erase_if(worker->closing, [](void* request) {
     if (ucp_request_check_status(request) == UCS_INPROGRESS) return false;
     ucp_request_free(request);
     return true;
@@ -249,7 +235,10 @@ void Links::Reap() {
 void Links::Progress() {
   now_ = Now();
   const absl::Time end = now_ + kDriveTime;
-  for (int i = 0; i < kDriveRounds && context_->Progress(); ++i) {
+  for (int i = 0; i < kDriveRounds; ++i) {
+    bool any = false;
+    for (const auto& worker : workers_) any |= worker->ucx->Progress();
+    if (!any) return;
     now_ = Now();
     if (now_ >= end) return;
   }
@@ -257,9 +246,11 @@ void Links::Progress() {
 
 void Links::Drive() {
   Progress();
-  std::vector<ucp_conn_request_h> accepting;
-  accepting.swap(accepting_);
-  for (ucp_conn_request_h request : accepting) Accept(request);
+  for (const auto& worker : workers_) {
+    std::vector<ucp_conn_request_h> accepting;
+    accepting.swap(worker->accepting);
+    for (ucp_conn_request_h request : accepting) Accept(worker.get(), request);
+  }
   std::vector<ConnectionId> to_pump;
   to_pump.swap(to_pump_);
   for (ConnectionId id : to_pump) {
@@ -267,8 +258,7 @@ void Links::Drive() {
   }
   if (now_ >= next_tick_) Tick();
   ActOnFailures();
-  CloseIdleListeners();
-  Reap();
+  Retire();
 }
 
 void Links::Tick() {
@@ -284,8 +274,11 @@ void Links::Tick() {
   for (ConnectionId id : ids) {
     if (Connection* const connection = Find(id)) Judge(connection, held_up);
   }
-  absl::erase_if(tickets_,
-                 [&](const auto& ticket) { return now_ >= ticket.second; });
+  absl::erase_if(tickets_, [&](const auto& ticket) {
+    if (now_ < ticket.second.expires) return false;
+    --ticket.second.worker->tickets;
+    return true;
+  });
 }
 
 void Links::Judge(Connection* connection, bool held_up) {
@@ -329,12 +322,20 @@ bool Links::TakeEvents(std::vector<Event>* events) {
   return true;
 }
 
+bool Links::has_sends() const {
+  return std::any_of(workers_.begin(), workers_.end(),
+                     [](const auto& worker) { return !worker->sends.empty(); });
+}
+
 bool Links::Arm() {
-  if (!failed_.empty() || !accepting_.empty() || !to_pump_.empty() ||
-      !closing_.empty()) {
-    return false;
+  if (!failed_.empty() || !to_pump_.empty()) return false;
+  for (const auto& worker : workers_) {
+    if (!worker->accepting.empty() || !worker->closing.empty() ||
+        !worker->ucx->Arm()) {
+      return false;
+    }
   }
-  return context_->Arm();
+  return true;
 }
 
 }  // namespace trunkline::transport::ucx

@@ -1,6 +1,6 @@
 #pragma once
 
-// All connections of one UCX worker: the state machine of the backend.
+// All connections of one transport: the state machine of the backend.
 //
 //   Dial -> kLookingUp -> kKnocking -> kConnecting -> kUp
 //   a visitor at the door gets a ticket; accept -> kConnecting -> kUp
@@ -12,9 +12,10 @@
 // happened (failed_, accepting_, to_pump_); Drive acts on it afterwards, so no
 // endpoint is closed under UCX's feet.
 //
-// Memory that UCX may still touch belongs to a SendRecord or a ReceiveRecord.
-// Records live until UCX has called back, or the worker is destroyed, whatever
-// has become of their connection.
+// Connections over the network share one UCX worker; each connection within the
+// host has a worker of its own (ucx_context.h, Reach, says why), up to
+// kHostWorkersMax. A host's worker lives as long as its connection, or as the
+// ticket of the visitor that it is for, and then until UCX has let go of it.
 //
 // Needs the owner's mutex for every call.
 
@@ -34,6 +35,7 @@
 #include "transport/transport.h"
 #include "transport/ucx/connection.h"
 #include "transport/ucx/door.h"
+#include "transport/ucx/link_worker.h"
 #include "transport/ucx/ucx_context.h"
 #include "transport/ucx/wire.h"
 
@@ -72,40 +74,18 @@ class Links {
   bool has_events() const { return !events_.empty(); }
   bool has_connections() const { return !connections_.empty(); }
   // Something is with UCX that may need Drive to get on.
-  bool has_sends() const { return !sends_.empty(); }
+  bool has_sends() const;
   // Grows with every message in or out.
   uint64_t activity() const { return activity_; }
-  int efd() const { return context_->efd(); }
+  int efd() const { return epoll_; }
   // True when efd() will tell of the next event and nothing is left to do now.
   bool Arm();
 
  private:
-  enum class SendKind { kHello, kChunk, kHeartbeat };
-  struct SendRecord {
-    Links* links = nullptr;
-    ConnectionId connection;
-    SendKind kind = SendKind::kHeartbeat;
-    // UCX reads the header until the send has completed.
-    union {
-      Hello hello;
-      ChunkHeader chunk;
-    } header{};
-    std::shared_ptr<Outgoing> outgoing;  // of a chunk
-    size_t bytes = 0;                    // of a chunk
-    std::list<SendRecord>::iterator self;
-  };
-  struct ReceiveRecord {
-    Links* links = nullptr;
-    ConnectionId connection;
-    std::shared_ptr<MessageAssembler::Assembly> assembly;
-    size_t bytes = 0;
-    std::list<ReceiveRecord>::iterator self;
-  };
+  Links(const Options& options, BufferPool* pool);
+  absl::Status Start();
 
-  Links(const Options& options, BufferPool* pool,
-        std::unique_ptr<UcxContext> context);
-
-  // UCX's callbacks; `arg` is a Links or a record.
+  // UCX's callbacks; `arg` is a LinkWorker or a record.
   static void OnConnectionRequest(ucp_conn_request_h request, void* arg);
   static void OnEndpointError(void* arg, ucp_ep_h endpoint,
                               ucs_status_t status);
@@ -124,7 +104,13 @@ class Links {
   static ucs_status_t OnUnknown(void* arg, const void* header,
                                 size_t header_bytes, void* data, size_t bytes,
                                 const ucp_am_recv_param_t* param);
-  absl::Status SetHandlers();
+
+  // links_workers.cc
+  absl::StatusOr<LinkWorker*> AddWorker(Reach reach);
+  static absl::Status SetHandlers(LinkWorker* worker);
+  // The worker for a connection with that address: a new one within the host.
+  absl::StatusOr<LinkWorker*> WorkerFor(const SocketAddress& peer);
+  void Retire();
 
   // links.cc: life of a connection.
   Connection* Find(ConnectionId id);
@@ -133,19 +119,22 @@ class Links {
   void TryNextAddress(Connection* connection, const absl::Status& last_error);
   void Answer(const Door::Visitor& visitor);
   void EnterPeersDoor(const Door::Reply& reply);
-  absl::StatusOr<uint16_t> UcxPort(const SocketAddress& local);
-  void CloseIdleListeners();
-  void Accept(ucp_conn_request_h request);
+  static absl::StatusOr<uint16_t> UcxPort(LinkWorker* worker,
+                                          const SocketAddress& local);
+  static void CloseIdleListeners(LinkWorker* worker);
+  bool UseTicket(uint64_t ticket);
+  void Accept(LinkWorker* worker, ucp_conn_request_h request);
+  // The endpoint belongs to the connection, and the connection to the worker.
+  void Attach(Connection* connection, LinkWorker* worker, ucp_ep_h endpoint);
   void Progress();
   void ActOnFailures();
   void Tick();
   void Judge(Connection* connection, bool held_up);
-  void CloseEndpoint(ucp_ep_h endpoint);
   void DropEndpoint(Connection* connection);
   // Completes every send with `why`; the last event of the connection.
   void TakeDown(Connection* connection, const absl::Status& why);
   void Fail(Connection* connection, absl::Status why);
-  void Reap();
+  static void Reap(LinkWorker* worker);
   void Push(Event::Kind kind, ConnectionId id, absl::Status status,
             uint64_t token);
 
@@ -174,14 +163,12 @@ class Links {
   absl::flat_hash_map<ConnectionId, std::unique_ptr<Connection>> connections_;
   absl::flat_hash_map<ucp_ep_h, ConnectionId> by_endpoint_;
   Door door_;
-  // Tickets that no hello has shown yet, and when they expire.
-  absl::flat_hash_map<uint64_t, absl::Time> tickets_;
-  // UCX's listeners by the host they are bound to, while tickets are out.
-  struct Listener {
-    ucp_listener_h handle;
-    uint16_t port;
+  // Tickets that no hello has shown yet.
+  struct Ticket {
+    absl::Time expires;
+    LinkWorker* worker;
   };
-  std::map<std::string, Listener> listeners_;
+  absl::flat_hash_map<uint64_t, Ticket> tickets_;
   std::deque<Event> events_;
 
   // What callbacks wrote down for Drive.
@@ -191,15 +178,14 @@ class Links {
     absl::Status why;
   };
   std::vector<Failure> failed_;
-  std::vector<ucp_conn_request_h> accepting_;
   std::vector<ConnectionId> to_pump_;
 
-  std::vector<void*> closing_;  // requests of ucp_ep_close_nbx
-  std::list<SendRecord> sends_;
-  std::list<ReceiveRecord> receives_;
+  int epoll_ = -1;  // over the workers' descriptors
 
-  // Last, so that it goes first: no record may go while the worker lives.
-  std::unique_ptr<UcxContext> context_;
+  // Workers go before their contexts, and before all else that UCX may touch.
+  std::unique_ptr<UcxContext> network_;
+  std::unique_ptr<UcxContext> host_;  // null: no shared memory is to be used
+  std::list<std::unique_ptr<LinkWorker>> workers_;  // the network's first
 };
 
 }  // namespace trunkline::transport::ucx

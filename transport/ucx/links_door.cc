@@ -38,11 +38,19 @@ void Links::Answer(const Door::Visitor& visitor) {
   // IPv6 on an interface that has an IPv4 address too.
   const SocketAddress local = Ipv4OfSameInterface(visitor.local);
   DoorAnswer answer;
-  if (connections_.size() + tickets_.size() >= kConnectionsMax) {
-    TL_LOG_WARN("ucx: {} refused: {} connections are open, which is the most",
-                visitor.name, kConnectionsMax);
-    answer.verdict = DoorVerdict::kFull;
-  } else if (const auto port = UcxPort(local); port.ok()) {
+  absl::StatusOr<uint16_t> port = absl::ResourceExhaustedError(absl::StrCat(
+      kConnectionsMax, " connections are open, which is the most"));
+  LinkWorker* worker = nullptr;
+  if (connections_.size() + tickets_.size() < kConnectionsMax) {
+    const auto found = WorkerFor(visitor.peer);
+    if (found.ok()) {
+      worker = *found;
+      port = UcxPort(worker, local);
+    } else {
+      port = found.status();
+    }
+  }
+  if (port.ok()) {
     answer.port = *port;
     if (local.get()->sa_family == AF_INET) {
       answer.has_ipv4 = 1;
@@ -51,7 +59,8 @@ void Links::Answer(const Door::Visitor& visitor) {
                   sizeof answer.ipv4);
     }
     answer.ticket = RandomTicket();
-    tickets_[answer.ticket] = now_ + options_.connect_timeout;
+    tickets_[answer.ticket] = {now_ + options_.connect_timeout, worker};
+    ++worker->tickets;
   } else {
     TL_LOG_WARN("ucx: {} refused: {}", visitor.name, port.status().ToString());
     answer.verdict = DoorVerdict::kFull;
@@ -59,20 +68,31 @@ void Links::Answer(const Door::Visitor& visitor) {
   Door::Admit(visitor, answer);
 }
 
-absl::StatusOr<uint16_t> Links::UcxPort(const SocketAddress& local) {
+bool Links::UseTicket(uint64_t ticket) {
+  const auto it = tickets_.find(ticket);
+  if (it == tickets_.end()) return false;
+  --it->second.worker->tickets;
+  tickets_.erase(it);
+  return true;
+}
+
+absl::StatusOr<uint16_t> Links::UcxPort(LinkWorker* worker,
+                                        const SocketAddress& local) {
   const std::string host = ToHostPort(local).host;
-  if (const auto it = listeners_.find(host); it != listeners_.end())
+  if (const auto it = worker->listeners.find(host);
+      it != worker->listeners.end()) {
     return it->second.port;
+  }
   ucp_listener_params_t params{};
   params.field_mask = UCP_LISTENER_PARAM_FIELD_SOCK_ADDR |
                       UCP_LISTENER_PARAM_FIELD_CONN_HANDLER;
   params.sockaddr.addr = local.get();
   params.sockaddr.addrlen = local.length;
   params.conn_handler.cb = &OnConnectionRequest;
-  params.conn_handler.arg = this;
-  Listener listener{};
+  params.conn_handler.arg = worker;
+  UcxListener listener;
   ucs_status_t status =
-      ucp_listener_create(context_->worker(), &params, &listener.handle);
+      ucp_listener_create(worker->ucx->get(), &params, &listener.handle);
   if (status != UCS_OK) {
     return absl::UnavailableError(
         absl::StrCat("no UCX listener on ", host, ": ", Describe(status)));
@@ -88,18 +108,18 @@ absl::StatusOr<uint16_t> Links::UcxPort(const SocketAddress& local) {
   SocketAddress bound = local;
   bound.storage = attributes.sockaddr;
   listener.port = ToHostPort(bound).port;
-  listeners_.emplace(host, listener);
+  worker->listeners.emplace(host, listener);
   return listener.port;
 }
 
-void Links::CloseIdleListeners() {
-  if (!tickets_.empty() || listeners_.empty()) return;
-  for (ucp_conn_request_h request : accepting_)
-    ucp_listener_reject(listeners_.begin()->second.handle, request);
-  accepting_.clear();
-  for (const auto& [host, listener] : listeners_)
+void Links::CloseIdleListeners(LinkWorker* worker) {
+  if (worker->tickets > 0 || worker->listeners.empty()) return;
+  for (ucp_conn_request_h request : worker->accepting)
+    ucp_listener_reject(worker->listeners.begin()->second.handle, request);
+  worker->accepting.clear();
+  for (const auto& [host, listener] : worker->listeners)
     ucp_listener_destroy(listener.handle);
-  listeners_.clear();
+  worker->listeners.clear();
 }
 
 void Links::EnterPeersDoor(const Door::Reply& reply) {
@@ -107,6 +127,11 @@ void Links::EnterPeersDoor(const Door::Reply& reply) {
   if (connection == nullptr) return;
   if (!reply.status.ok()) {
     TryNextAddress(connection, reply.status);
+    return;
+  }
+  const auto worker = WorkerFor(reply.address);
+  if (!worker.ok()) {
+    TryNextAddress(connection, worker.status());
     return;
   }
   ucp_ep_params_t params{};
@@ -119,16 +144,15 @@ void Links::EnterPeersDoor(const Door::Reply& reply) {
   params.err_handler.cb = &OnEndpointError;
   params.err_handler.arg = this;
   params.err_mode = UCP_ERR_HANDLING_MODE_PEER;
+  ucp_ep_h endpoint = nullptr;
   const ucs_status_t status =
-      ucp_ep_create(context_->worker(), &params, &connection->endpoint);
+      ucp_ep_create((*worker)->ucx->get(), &params, &endpoint);
   if (status != UCS_OK) {
-    connection->endpoint = nullptr;
     TryNextAddress(connection, absl::UnavailableError(Describe(status)));
     return;
   }
-  connection->state = Connection::State::kConnecting;
+  Attach(connection, *worker, endpoint);
   connection->ticket = reply.ticket;
-  by_endpoint_[connection->endpoint] = connection->id;
   PostHello(connection);
 }
 

@@ -10,7 +10,7 @@ namespace trunkline::transport::ucx {
 
 ucs_status_t Links::OnHello(void* arg, const void* header, size_t header_bytes,
                             void*, size_t, const ucp_am_recv_param_t* param) {
-  auto* const links = static_cast<Links*>(arg);
+  Links* const links = static_cast<LinkWorker*>(arg)->links;
   if (Connection* const connection = links->FindSender(param)) {
     const absl::Status status =
         links->ReceiveHello(connection, header, header_bytes);
@@ -36,7 +36,7 @@ absl::Status Links::ReceiveHello(Connection* connection, const void* header,
   }
   if (connection->state == Connection::State::kUp)
     return absl::InvalidArgumentError("a second greeting");
-  if (connection->accepted && tickets_.erase(hello.ticket) == 0) {
+  if (connection->accepted && !UseTicket(hello.ticket)) {
     return absl::FailedPreconditionError(
         "it did not come through the door, or too late");
   }
@@ -50,7 +50,7 @@ absl::Status Links::ReceiveHello(Connection* connection, const void* header,
 
 ucs_status_t Links::OnHeartbeat(void* arg, const void*, size_t, void*, size_t,
                                 const ucp_am_recv_param_t* param) {
-  auto* const links = static_cast<Links*>(arg);
+  Links* const links = static_cast<LinkWorker*>(arg)->links;
   if (Connection* const connection = links->FindSender(param))
     connection->last_heard = links->now_;
   return UCS_OK;
@@ -58,7 +58,7 @@ ucs_status_t Links::OnHeartbeat(void* arg, const void*, size_t, void*, size_t,
 
 ucs_status_t Links::OnUnknown(void* arg, const void*, size_t, void*, size_t,
                               const ucp_am_recv_param_t* param) {
-  auto* const links = static_cast<Links*>(arg);
+  Links* const links = static_cast<LinkWorker*>(arg)->links;
   if (Connection* const connection = links->FindSender(param)) {
     links->Fail(connection,
                 absl::InvalidArgumentError("an unknown kind of message"));
@@ -71,7 +71,7 @@ ucs_status_t Links::OnUnknown(void* arg, const void*, size_t, void*, size_t,
 ucs_status_t Links::OnChunk(void* arg, const void* header, size_t header_bytes,
                             void* data, size_t bytes,
                             const ucp_am_recv_param_t* param) {
-  auto* const links = static_cast<Links*>(arg);
+  Links* const links = static_cast<LinkWorker*>(arg)->links;
   Connection* const connection = links->FindSender(param);
   if (connection == nullptr) return UCS_OK;
   connection->last_heard = links->now_;
@@ -98,9 +98,11 @@ ucs_status_t Links::OnChunk(void* arg, const void* header, size_t header_bytes,
     links->FinishChunk(connection, target->assembly.get(), bytes);
     return UCS_OK;
   }
-  ReceiveRecord& record = links->receives_.emplace_front();
-  record = {links, connection->id, std::move(target->assembly), bytes,
-            links->receives_.begin()};
+  LinkWorker* const worker = connection->worker;
+  ReceiveRecord& record = worker->receives.emplace_front();
+  record = {links,          worker,
+            connection->id, std::move(target->assembly),
+            bytes,          worker->receives.begin()};
   ucp_request_param_t receive{};
   receive.op_attr_mask = UCP_OP_ATTR_FIELD_CALLBACK |
                          UCP_OP_ATTR_FIELD_USER_DATA |
@@ -108,7 +110,7 @@ ucs_status_t Links::OnChunk(void* arg, const void* header, size_t header_bytes,
   receive.cb.recv_am = &OnReceived;
   receive.user_data = &record;
   receive.memory_type = UCS_MEMORY_TYPE_HOST;
-  void* const request = ucp_am_recv_data_nbx(links->context_->worker(), data,
+  void* const request = ucp_am_recv_data_nbx(worker->ucx->get(), data,
                                              target->bytes, bytes, &receive);
   if (!UCS_PTR_IS_PTR(request))
     OnReceived(nullptr, UCS_PTR_STATUS(request), bytes, &record);
@@ -131,7 +133,7 @@ void Links::OnReceived(void* request, ucs_status_t status, size_t bytes,
       links->FinishChunk(connection, record->assembly.get(), bytes);
     }
   }
-  links->receives_.erase(record->self);
+  record->worker->receives.erase(record->self);
   if (request != nullptr) ucp_request_free(request);
 }
 

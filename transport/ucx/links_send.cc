@@ -92,12 +92,14 @@ void Links::PostHeartbeat(Connection* connection) {
        nullptr);
 }
 
-Links::SendRecord* Links::NewSend(Connection* connection, SendKind kind) {
-  SendRecord& record = sends_.emplace_front();
+SendRecord* Links::NewSend(Connection* connection, SendKind kind) {
+  std::list<SendRecord>& sends = connection->worker->sends;
+  SendRecord& record = sends.emplace_front();
   record.links = this;
+  record.worker = connection->worker;
   record.connection = connection->id;
   record.kind = kind;
-  record.self = sends_.begin();
+  record.self = sends.begin();
   return &record;
 }
 
@@ -126,9 +128,10 @@ void Links::OnSent(void* request, ucs_status_t status, void* arg) {
 
 void Links::FinishSend(SendRecord* record, ucs_status_t status) {
   Connection* const connection = Find(record->connection);
+  std::list<SendRecord>& sends = record->worker->sends;
   const auto self = record->self;
   if (connection == nullptr) {  // its events have been given long ago
-    sends_.erase(self);
+    sends.erase(self);
     return;
   }
   if (status != UCS_OK) {
@@ -151,7 +154,7 @@ void Links::FinishSend(SendRecord* record, ucs_status_t status) {
       to_pump_.push_back(connection->id);
     }
   }
-  sends_.erase(self);
+  sends.erase(self);
 }
 
 }  // namespace trunkline::transport::ucx

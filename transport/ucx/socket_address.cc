@@ -38,6 +38,17 @@ const in6_addr& Ipv6(const sockaddr* address) {
   return reinterpret_cast<const sockaddr_in6*>(address)->sin6_addr;
 }
 
+// In network order.
+uint32_t Ipv4(const sockaddr* address) {
+  return reinterpret_cast<const sockaddr_in*>(address)->sin_addr.s_addr;
+}
+
+bool IsLoopback(const sockaddr* address) {
+  return address->sa_family == AF_INET
+             ? (ntohl(Ipv4(address)) >> 24) == 127
+             : IN6_IS_ADDR_LOOPBACK(&Ipv6(address)) != 0;
+}
+
 // The name of the interface that has the IPv6 address, or nothing.
 std::string InterfaceOf(const ifaddrs* all, const in6_addr& address) {
   for (const ifaddrs* at = all; at != nullptr; at = at->ifa_next) {
@@ -127,6 +138,28 @@ SocketAddress Ipv4OfSameInterface(const SocketAddress& address) {
   }
   freeifaddrs(all);
   return out;
+}
+
+bool IsOfThisHost(const SocketAddress& address) {
+  const SocketAddress plain = address.get()->sa_family == AF_INET6 &&
+                                      IN6_IS_ADDR_V4MAPPED(&Ipv6(address.get()))
+                                  ? Ipv4OfSameInterface(address)
+                                  : address;
+  if (IsLoopback(plain.get())) return true;
+  ifaddrs* all = nullptr;
+  if (getifaddrs(&all) != 0) return false;
+  bool found = false;
+  for (const ifaddrs* at = all; at != nullptr && !found; at = at->ifa_next) {
+    if (at->ifa_addr == nullptr ||
+        at->ifa_addr->sa_family != plain.get()->sa_family) {
+      continue;
+    }
+    found = plain.get()->sa_family == AF_INET6
+                ? IN6_ARE_ADDR_EQUAL(&Ipv6(at->ifa_addr), &Ipv6(plain.get()))
+                : Ipv4(at->ifa_addr) == Ipv4(plain.get());
+  }
+  freeifaddrs(all);
+  return found;
 }
 
 HostPort ToHostPort(const SocketAddress& address) {

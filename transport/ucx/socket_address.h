@@ -35,6 +35,10 @@ SocketAddress FromIpv4(const uint8_t (&ipv4)[4], uint16_t port);
 // address that is mapped into IPv6 counts as IPv4.
 SocketAddress Ipv4OfSameInterface(const SocketAddress& address);
 
+// Whether a process of this machine (of this network namespace) has the
+// address: loopback, or an address of one of the interfaces.
+bool IsOfThisHost(const SocketAddress& address);
+
 // Host and port in numbers.
 HostPort ToHostPort(const SocketAddress& address);
 

@@ -1,8 +1,12 @@
 #include "transport/ucx/ucx_context.h"
 
 #include <cstdlib>
+#include <set>
+#include <utility>
 
+#include "absl/algorithm/container.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
 #include "absl/strings/str_split.h"
 #include "common/log.h"
 
@@ -20,10 +24,7 @@ const std::vector<Setting>& DefaultSettings() {
       // Shared memory between processes of one host counts as a transport that
       // can report failure only with these; without them UCX uses tcp. The key
       // is one for both.
-      {"POSIX_ERROR_HANDLING",
-       "MM_ERROR_HANDLING",
-       "y",
-       {"posix", "sysv", "mm", "sm", "shm"}},
+      {"POSIX_ERROR_HANDLING", "MM_ERROR_HANDLING", "y", {"posix", "sysv"}},
       // Messages of 16 to 256 KiB are the usual step. TX above RX would keep
       // the
       // worker from being created.
@@ -37,24 +38,55 @@ const std::vector<Setting>& DefaultSettings() {
   return *settings;
 }
 
+namespace {
+
+// UCX's names for groups of transports.
+std::vector<std::string> Members(const std::string& name) {
+  if (name == "mm") return {"posix", "sysv", "xpmem"};
+  if (name == "sm" || name == "shm")
+    return {"posix", "sysv", "xpmem", "knem", "cma"};
+  return {name};
+}
+
+bool IsSharedMemory(const std::string& name) {
+  return absl::c_linear_search(Members("sm"), Members(name).front());
+}
+
+}  // namespace
+
 bool AnyInUse(const char* tls, const std::vector<std::string>& transports) {
   if (tls == nullptr || transports.empty()) return true;
   const bool excludes = tls[0] == '^';
-  const std::vector<std::string> named =
-      absl::StrSplit(excludes ? tls + 1 : tls, ',');
-  for (const std::string& transport : transports) {
-    bool is_named = false;
-    for (const std::string& name : named)
-      is_named = is_named || name == transport || (!excludes && name == "all");
-    if (is_named != excludes) return true;
+  std::set<std::string> named;
+  for (const std::string& name : std::vector<std::string>(
+           absl::StrSplit(excludes ? tls + 1 : tls, ','))) {
+    if (!excludes && name == "all") return true;
+    for (std::string& member : Members(name)) named.insert(std::move(member));
   }
-  return false;
+  return absl::c_any_of(transports, [&](const std::string& transport) {
+    return named.contains(transport) != excludes;
+  });
+}
+
+bool SharedMemoryInUse(const char* tls) { return AnyInUse(tls, Members("mm")); }
+
+std::string TransportsFor(Reach reach, const char* tls) {
+  const std::string given = tls == nullptr ? "all" : tls;
+  if (reach == Reach::kHost) return tls == nullptr ? "^posix" : given;
+  if (given[0] == '^') return absl::StrCat(given, ",sm");
+  std::vector<std::string> left;
+  for (const std::string& name :
+       std::vector<std::string>(absl::StrSplit(given, ','))) {
+    if (name == "all") return "^sm";
+    if (!IsSharedMemory(name)) left.push_back(name);
+  }
+  return left.empty() ? given : absl::StrJoin(left, ",");
 }
 
 namespace {
 
-void ApplyDefaults(ucp_config_t* config) {
-  const char* const tls = std::getenv("UCX_TLS");
+void ApplyDefaults(ucp_config_t* config, const std::string& transports) {
+  const char* const tls = transports.c_str();
   for (const Setting& setting : DefaultSettings()) {
     if (std::getenv(absl::StrCat("UCX_", setting.variable).c_str()) !=
             nullptr ||
@@ -73,7 +105,7 @@ void ApplyDefaults(ucp_config_t* config) {
 
 }  // namespace
 
-absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Create() {
+absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Create(Reach reach) {
   auto out = std::unique_ptr<UcxContext>(new UcxContext);
   ucp_config_t* config = nullptr;
   ucs_status_t status = ucp_config_read(nullptr, nullptr, &config);
@@ -81,7 +113,16 @@ absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Create() {
     return absl::UnavailableError(absl::StrCat(
         "ucx: the UCX_ environment can't be read: ", Describe(status)));
   }
-  ApplyDefaults(config);
+  const std::string transports = TransportsFor(reach, std::getenv("UCX_TLS"));
+  if (transports != "all") {
+    status = ucp_config_modify(config, "TLS", transports.c_str());
+    if (status != UCS_OK) {
+      ucp_config_release(config);
+      return absl::UnavailableError(absl::StrCat(
+          "ucx: transports \"", transports, "\": ", Describe(status)));
+    }
+  }
+  ApplyDefaults(config, transports);
   ucp_params_t params{};
   params.field_mask = UCP_PARAM_FIELD_FEATURES | UCP_PARAM_FIELD_NAME;
   params.features = UCP_FEATURE_AM | UCP_FEATURE_WAKEUP;
@@ -92,10 +133,21 @@ absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Create() {
     return absl::UnavailableError(
         absl::StrCat("ucx: no usable transport: ", Describe(status)));
   }
+  return out;
+}
+
+UcxContext::~UcxContext() {
+  if (context_ != nullptr) ucp_cleanup(context_);
+}
+
+absl::StatusOr<std::unique_ptr<UcxWorker>> UcxWorker::Create(
+    const UcxContext& context) {
+  auto out = std::unique_ptr<UcxWorker>(new UcxWorker);
   ucp_worker_params_t worker{};
   worker.field_mask = UCP_WORKER_PARAM_FIELD_THREAD_MODE;
   worker.thread_mode = UCS_THREAD_MODE_SERIALIZED;
-  status = ucp_worker_create(out->context_, &worker, &out->worker_);
+  ucs_status_t status =
+      ucp_worker_create(context.get(), &worker, &out->worker_);
   if (status != UCS_OK) {
     return absl::UnavailableError(
         absl::StrCat("ucx: no worker: ", Describe(status)));
@@ -108,11 +160,8 @@ absl::StatusOr<std::unique_ptr<UcxContext>> UcxContext::Create() {
   return out;
 }
 
-UcxContext::~UcxContext() {
+UcxWorker::~UcxWorker() {
   if (worker_ != nullptr) ucp_worker_destroy(worker_);
-  if (context_ != nullptr) ucp_cleanup(context_);
 }
-
-bool UcxContext::Arm() { return ucp_worker_arm(worker_) == UCS_OK; }
 
 }  // namespace trunkline::transport::ucx
