@@ -69,6 +69,20 @@ absl::StatusOr<SweepRequest> ParseSweep(const std::string& text) {
   return request;
 }
 
+template <typename Layer>
+Outcome PerLayer(const std::map<LayerIndex, Layer>& layers,
+                 std::string (*text)(const Layer&),
+                 json (*value)(const Layer&)) {
+  Outcome outcome;
+  outcome.value = json::array();
+  for (const auto& [unused, layer] : layers) {
+    absl::StrAppend(&outcome.text, outcome.text.empty() ? "" : "\n",
+                    text(layer));
+    outcome.value.push_back(value(layer));
+  }
+  return outcome;
+}
+
 absl::StatusOr<Outcome> ProveRecording(const ReplayFlags& flags) {
   ProvenRecording proven;
   const absl::Status read = ForEachRecord(
@@ -123,14 +137,8 @@ absl::StatusOr<Outcome> RunSweep(const ReplayFlags& flags) {
         return absl::OkStatus();
       });
   TL_RETURN_IF_ERROR(read);
-  Outcome outcome;
-  outcome.value = json::array();
-  for (const auto& [unused, layer] : layers) {
-    absl::StrAppend(&outcome.text, outcome.text.empty() ? "" : "\n",
-                    SweepText(layer));
-    outcome.value.push_back(SweepJson(layer));
-    outcome.svg = SweepSvg(layer);
-  }
+  Outcome outcome = PerLayer(layers, SweepText, SweepJson);
+  for (const auto& [unused, layer] : layers) outcome.svg = SweepSvg(layer);
   if (!flags.svg.empty()) TL_RETURN_IF_ERROR(CheckOneLayer(layers.size()));
   return outcome;
 }
@@ -152,14 +160,9 @@ absl::StatusOr<Outcome> RunClaim(const ReplayFlags& flags) {
         return absl::OkStatus();
       });
   TL_RETURN_IF_ERROR(read);
-  Outcome outcome;
-  outcome.value = json::array();
-  for (const auto& [unused, layer] : layers) {
-    absl::StrAppend(&outcome.text, outcome.text.empty() ? "" : "\n",
-                    ComparisonText(layer));
-    outcome.value.push_back(ComparisonJson(layer));
+  Outcome outcome = PerLayer(layers, ComparisonText, ComparisonJson);
+  for (const auto& [unused, layer] : layers)
     outcome.holds = outcome.holds && layer.comparison.equivalent;
-  }
   return outcome;
 }
 
@@ -203,14 +206,8 @@ absl::StatusOr<Outcome> RunComparison(const ReplayFlags& flags) {
                          &last);
       });
   TL_RETURN_IF_ERROR(read);
-  Outcome outcome;
-  outcome.value = json::array();
-  for (const auto& [unused, layer] : layers) {
-    absl::StrAppend(&outcome.text, outcome.text.empty() ? "" : "\n",
-                    ReplayText(layer));
-    outcome.value.push_back(ReplayJson(layer));
-    outcome.svg = ReplaySvg(layer);
-  }
+  Outcome outcome = PerLayer(layers, ReplayText, ReplayJson);
+  for (const auto& [unused, layer] : layers) outcome.svg = ReplaySvg(layer);
   if (matrix) {
     absl::StrAppend(&outcome.text, "\n", TokenText(last));
     outcome.value[0]["tokens"] = TokenJson(last);

@@ -5,6 +5,7 @@
 #include <grpcpp/client_context.h>
 
 #include <chrono>
+#include <iterator>
 #include <string>
 #include <vector>
 
@@ -20,6 +21,19 @@ struct Completion {
   bool cancelled_by_test = false;
   v1::Usage usage;  // when it ended well
 };
+
+// Beginnings that the demo model knows how to go on from.
+inline constexpr const char* kDemoPrompts[] = {
+    "In the beginning God created",
+    "And the LORD spake unto Moses, saying,",
+    "Blessed are the",
+    "And it came to pass in the days of",
+    "The words of the Preacher, the son of David,",
+    "Then said Jesus unto them,",
+    "Thou shalt not",
+    "Now these are the names of the children of Israel"};
+inline constexpr int kDemoPromptCount = 8;
+static_assert(std::size(kDemoPrompts) == kDemoPromptCount);
 
 inline v1::GenerateRequest GreedyRequest(const std::string& prompt,
                                          uint32_t max_tokens) {

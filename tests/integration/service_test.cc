@@ -17,16 +17,6 @@
 namespace trunkline::testing {
 namespace {
 
-const char* const kPrompts[] = {
-    "In the beginning God created",
-    "And the LORD spake unto Moses, saying,",
-    "Blessed are the",
-    "And it came to pass in the days of",
-    "The words of the Preacher, the son of David,",
-    "Then said Jesus unto them,",
-    "Thou shalt not",
-    "Now these are the names of the children of Israel"};
-
 class DemoCluster : public ::testing::Test {
  protected:
   void Start(ProcessCluster::Options options) {
@@ -99,7 +89,7 @@ TEST_F(DemoCluster,
          .trunk_flags = {"--max-sequences", "16", "--queue", "128"}});
   constexpr uint32_t kTokens = 32;
   std::map<std::string, Completion> alone;
-  for (const char* prompt : kPrompts) {
+  for (const char* prompt : kDemoPrompts) {
     alone[prompt] = Stream(*stub_, GreedyRequest(prompt, kTokens));
     ASSERT_TRUE(alone[prompt].status.ok())
         << alone[prompt].status.error_message();
@@ -115,7 +105,7 @@ TEST_F(DemoCluster,
       RandomStream random(static_cast<uint64_t>(i));
       const auto own_stub = cluster_->NewStub();
       const v1::GenerateRequest request =
-          GreedyRequest(kPrompts[i % 8], kTokens);
+          GreedyRequest(kDemoPrompts[i % kDemoPromptCount], kTokens);
       if (i % 4 == 1) {  // cancelled somewhere in the middle
         results[static_cast<size_t>(i)] =
             Stream(*own_stub, request, std::chrono::seconds(120),
@@ -133,7 +123,7 @@ TEST_F(DemoCluster,
 
   for (int i = 0; i < 64; ++i) {
     const Completion& got = results[static_cast<size_t>(i)];
-    const Completion& expected = alone[kPrompts[i % 8]];
+    const Completion& expected = alone[kDemoPrompts[i % kDemoPromptCount]];
     if (got.status.ok()) {
       EXPECT_EQ(got.text, expected.text) << "stream " << i;
       EXPECT_EQ(got.ids, expected.ids) << "stream " << i;

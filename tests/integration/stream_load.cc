@@ -6,20 +6,6 @@
 #include "common/check.h"
 
 namespace trunkline::testing {
-namespace {
-
-const char* const kPrompts[] = {
-    "In the beginning God created",
-    "And the LORD spake unto Moses, saying,",
-    "Blessed are the",
-    "And it came to pass in the days of",
-    "The words of the Preacher, the son of David,",
-    "Then said Jesus unto them,",
-    "Thou shalt not",
-    "Now these are the names of the children of Israel"};
-constexpr int kPromptCount = 8;
-
-}  // namespace
 
 std::vector<LoadText> UndisturbedTexts(ProcessCluster& cluster, int clients,
                                        uint32_t tokens) {
@@ -27,7 +13,7 @@ std::vector<LoadText> UndisturbedTexts(ProcessCluster& cluster, int clients,
   const auto stub = cluster.NewStub();
   for (int i = 0; i < clients; ++i) {
     LoadText one;
-    one.request = GreedyRequest(kPrompts[i % kPromptCount], tokens);
+    one.request = GreedyRequest(kDemoPrompts[i % kDemoPromptCount], tokens);
     // A sampled text shows a changed bit that a greedy one may swallow.
     if (i % 2 == 1) {
       one.request.mutable_sampling()->set_temperature(0.9f);
