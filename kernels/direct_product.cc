@@ -20,11 +20,8 @@ namespace trunkline::kernels {
 namespace HWY_NAMESPACE {
 
 // Rows of one register tile: with these, a target of 32 registers still takes
-// two panels side by side.
-constexpr size_t kTileRows = 6;
-// Rows for which widening in registers, once for each row tile, still costs
-// less than a detour through a widened block.
-constexpr size_t kDirectRows = 24;
+// two panels side by side, and more rows have more from being interleaved.
+constexpr size_t kDirectRows = 6;
 
 // Panels side by side: one stream alone does not fill the memory's bandwidth,
 // and one panel of one or two rows alone does not hide the latency of the fused
@@ -33,13 +30,13 @@ constexpr size_t kManyPanels = 4;  // for at most kFewRows rows
 constexpr size_t kFewRows = 2;
 constexpr size_t kSomePanels = 2;
 
-// How far ahead of the loads memory is fetched, over all panels side by side:
-// latency times bandwidth of one core, with room.
-constexpr int64_t kPrefetchBytes = 8192;
+// How far ahead of the loads each panel is fetched: latency times bandwidth of
+// one core, with room.
+constexpr int64_t kPrefetchBytes = 2048;
 
 // Inputs between two visits of the accumulators when a panel takes several
-// register tiles: the block, the one fetched meanwhile and the rows' part stay
-// in the first level cache.
+// passes, on a target with few registers: the block stays in the first level
+// cache.
 constexpr int64_t kInputBlock = 128;
 
 // Units of one register tile of R rows over kPanels panels: as many as the
@@ -52,23 +49,16 @@ constexpr size_t UnitsOfTile() {
   return std::min<size_t>(units, 4);
 }
 
-// What a register tile fetches while it runs: for each input, `step` bytes
-// further into every panel, from `ahead` bytes beyond the tile's own block on.
-struct Fetch {
-  int64_t ahead;
-  int64_t step;
-};
-
 // The inputs [begin, begin + count) of kPanels panels for the rows of one
 // register tile.
 template <class Weights, size_t R, size_t kPanels>
 void TileTimesPanels(const float* const* rows, const PackedMatrix& w,
-                     int64_t panel, int64_t begin, int64_t count, Fetch fetch,
-                     float* acc) {
+                     int64_t panel, int64_t begin, int64_t count, float* acc) {
   constexpr size_t kUnits = UnitsOfTile<R, kPanels>();
   constexpr size_t kPasses = kPanels * kUnitsPerPanel / kUnits;
   constexpr int64_t kAccStride = static_cast<int64_t>(kPanels) * kPanel;
   using Word = typename Weights::Word;
+  constexpr int64_t kGroupBytes = kPanel * static_cast<int64_t>(sizeof(Word));
   const float* x[R];
   for (size_t r = 0; r < R; ++r) x[r] = rows[r] + begin;
   const auto value = [&](auto r, int64_t k)
@@ -89,7 +79,7 @@ void TileTimesPanels(const float* const* rows, const PackedMatrix& w,
         // The units of one panel share its cache lines.
         if constexpr (u % kUnitsPerPanel == 0) {
           const auto* ahead = reinterpret_cast<const std::byte*>(unit[u]) +
-                              fetch.ahead + k * fetch.step;
+                              kPrefetchBytes + k * kGroupBytes;
           hwy::Prefetch(ahead);
           if constexpr (sizeof(Word) == 4) hwy::Prefetch(ahead + 64);
         }
@@ -101,7 +91,7 @@ void TileTimesPanels(const float* const* rows, const PackedMatrix& w,
 }
 
 using TileFn = void (*)(const float* const*, const PackedMatrix&, int64_t,
-                        int64_t, int64_t, Fetch, float*);
+                        int64_t, int64_t, float*);
 template <class Weights, size_t kPanels, size_t... R>
 TileFn TileOf(std::index_sequence<R...>, int64_t rows) {
   static constexpr TileFn kTable[] = {
@@ -109,41 +99,25 @@ TileFn TileOf(std::index_sequence<R...>, int64_t rows) {
   return kTable[rows - 1];
 }
 
-// All rows times kPanels panels from `panel` on. One row tile runs from end to
-// end; several use a block of inputs while it is in the first level cache, and
-// each fetches its share of the next block.
+// All rows times kPanels panels from `panel` on.
 template <class Weights, size_t kPanels>
-void RowsTimesPanels(const float* const* rows, const RowTiles& tiles,
+void RowsTimesPanels(const float* const* rows, int64_t row_count,
                      const PackedMatrix& w, int64_t panel,
                      const ProductOutput& output) {
-  constexpr size_t kRows = kPanels == kManyPanels ? kFewRows : kTileRows;
-  constexpr size_t kRowsMax = kPanels == kManyPanels ? kFewRows : kDirectRows;
+  constexpr size_t kRows = kPanels == kManyPanels ? kFewRows : kDirectRows;
   constexpr auto kSequence = std::make_index_sequence<kRows>();
   constexpr int64_t kAccStride = static_cast<int64_t>(kPanels) * kPanel;
-  constexpr int64_t kGroupBytes =
-      kPanel * static_cast<int64_t>(sizeof(typename Weights::Word));
-  HWY_ALIGN float acc[kRowsMax * kPanels * kPanel];
-  std::fill(acc, acc + tiles.rows * kAccStride, 0.0f);
-  // On a target with few registers a tile takes its panels in several passes,
-  // which then share a block like row tiles.
-  const bool end_to_end = tiles.count == 1 && kRegisters == 32;
-  const int64_t block = end_to_end ? w.k() : kInputBlock;
+  HWY_ALIGN float acc[kRows * kPanels * kPanel];
+  std::fill(acc, acc + row_count * kAccStride, 0.0f);
+  const int64_t block = kRegisters == 32 ? w.k() : kInputBlock;
   for (int64_t begin = 0; begin < w.k(); begin += block) {
     const int64_t count = std::min(block, w.k() - begin);
-    const int64_t share = count * kGroupBytes / tiles.count;
-    for (int64_t t = 0; t < tiles.count; ++t) {
-      const int64_t row = tiles.begin(t);
-      const Fetch fetch{tiles.count == 1
-                            ? kPrefetchBytes / static_cast<int64_t>(kPanels)
-                            : kInputBlock * kGroupBytes + t * share,
-                        kGroupBytes / tiles.count};
-      TileOf<Weights, kPanels>(kSequence, tiles.size(t))(
-          rows + row, w, panel, begin, count, fetch, acc + row * kAccStride);
-    }
+    TileOf<Weights, kPanels>(kSequence, row_count)(rows, w, panel, begin, count,
+                                                   acc);
   }
   const int64_t n_begin = panel * kPanel;
   const int64_t n_count = std::min(kAccStride, w.n() - n_begin);
-  for (int64_t r = 0; r < tiles.rows; ++r) {
+  for (int64_t r = 0; r < row_count; ++r) {
     FinishRow(acc + r * kAccStride, n_count, output,
               output.y + r * output.y_stride + n_begin);
   }
@@ -155,18 +129,17 @@ void RowsTimesRange(const float* const* rows, int64_t row_count,
                     int64_t panel_end, const ProductOutput& output) {
   constexpr auto kMany = static_cast<int64_t>(kManyPanels);
   constexpr auto kSome = static_cast<int64_t>(kSomePanels);
-  const RowTiles tiles(row_count, kTileRows);
   int64_t p = panel_begin;
   if (row_count <= static_cast<int64_t>(kFewRows)) {
     for (; p + kMany <= panel_end; p += kMany) {
-      RowsTimesPanels<Weights, kManyPanels>(rows, tiles, w, p, output);
+      RowsTimesPanels<Weights, kManyPanels>(rows, row_count, w, p, output);
     }
   }
   for (; p + kSome <= panel_end; p += kSome) {
-    RowsTimesPanels<Weights, kSomePanels>(rows, tiles, w, p, output);
+    RowsTimesPanels<Weights, kSomePanels>(rows, row_count, w, p, output);
   }
   for (; p < panel_end; ++p) {
-    RowsTimesPanels<Weights, 1>(rows, tiles, w, p, output);
+    RowsTimesPanels<Weights, 1>(rows, row_count, w, p, output);
   }
 }
 

@@ -6,9 +6,9 @@
 //
 // Few rows (up to DirectRows()) read x where it lies and stream the panels
 // once, widening in registers. More rows go through packed row tiles: x is
-// interleaved once per call, the panels are widened one block of inputs at a
-// time into the first level cache, and every row tile uses the block before the
-// next is touched.
+// interleaved once per call, and the panels are taken one block of inputs at a
+// time, which the first row tile widens into the first level cache and every
+// other one uses before the next block is touched.
 
 #include <cstdint>
 

@@ -9,10 +9,14 @@ namespace {
 // that starting one costs nothing.
 constexpr int64_t kTasksPerThread = 8;
 
-// Rows whose packed block of inputs fits in the second level cache beside a
-// panel range's accumulators.
-constexpr int64_t kRowsPerTask = 192;
-constexpr int64_t kTiledPanelsMax = 8;
+// Rows of one task at most: their packed block of inputs fits in the second
+// level cache beside a panel range's accumulators, and they are enough to pay
+// for what each block of weights costs once.
+constexpr int64_t kRowsPerTask = 576;
+constexpr int64_t kTiledPanelsMax = 4;
+
+// Rows whose arithmetic the transfer of a panel hides.
+constexpr int64_t kRowsHidden = 8;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
@@ -26,7 +30,7 @@ void ProductRunner::Plan(const ThreadPool& pool,
   // transfer hides.
   const auto panel_cost = [&](const Product& product) {
     return product.w->panel_bytes() *
-           std::max<int64_t>(CeilDiv(product.source.rows, direct_rows), 1);
+           std::max(product.source.rows, kRowsHidden) / kRowsHidden;
   };
   int64_t cost = 0;
   for (const Product& product : products) {
@@ -52,16 +56,15 @@ void ProductRunner::Plan(const ThreadPool& pool,
           task_cost / std::max<int64_t>(panel_cost(product), 1), 1, panels);
       if (rows > direct_rows) {
         const RowTiles tiles(rows, tile_rows_max_);
-        cut.tiles_per_task = std::min(
+        cut.tile_ranges = CeilDiv(
             tiles.count, std::max<int64_t>(kRowsPerTask / tile_rows_max_, 1));
-        cut.tile_ranges = CeilDiv(tiles.count, cut.tiles_per_task);
         cut.panels_per_task = std::min(
             {cut.panels_per_task * cut.tile_ranges, kTiledPanelsMax, panels});
         pack_tiles_ += tiles.count;
         packed_floats_ += CeilDiv(rows * product.w->k(), 16) * 16;
       }
       cut.panel_ranges = CeilDiv(panels, cut.panels_per_task);
-      tasks_ += cut.panel_ranges * cut.tile_ranges;
+      tasks_ += cut.panel_ranges * std::max<int64_t>(cut.tile_ranges, 1);
     }
     cuts_.push_back(cut);
   }
@@ -108,15 +111,16 @@ void ProductRunner::RunTask(std::span<const Product> products,
   const int64_t panel_begin = panel_range * cut.panels_per_task;
   const int64_t panel_end =
       std::min(panel_begin + cut.panels_per_task, product.w->panels());
-  if (cut.tiles_per_task == 0) {
+  if (cut.tile_ranges == 0) {
     DirectProduct(product.source, *product.w, panel_begin, panel_end,
                   product.output);
     return;
   }
   const RowTiles tiles(product.source.rows, tile_rows_max_);
   TiledRange range;
-  range.tile_begin = tile_range * cut.tiles_per_task;
-  range.tile_end = std::min(range.tile_begin + cut.tiles_per_task, tiles.count);
+  // Of about equal size: a lone tile would widen for itself.
+  range.tile_begin = tile_range * tiles.count / cut.tile_ranges;
+  range.tile_end = (tile_range + 1) * tiles.count / cut.tile_ranges;
   range.panel_begin = panel_begin;
   range.panel_end = panel_end;
   TiledProduct(packed_ + cut.packed_offset, tiles, *product.w, range,

@@ -33,8 +33,7 @@ class ProductRunner {
     int64_t task_begin = 0;  // of this product's tasks among all
     int64_t panels_per_task = 1;
     int64_t panel_ranges = 0;
-    int64_t tiles_per_task = 0;  // 0: direct
-    int64_t tile_ranges = 1;
+    int64_t tile_ranges = 0;    // 0: direct
     int64_t packed_offset = 0;  // floats
     int64_t pack_begin = 0;     // of this product's tiles among all
   };

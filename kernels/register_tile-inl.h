@@ -86,14 +86,21 @@ struct Bf16Weights {
   static constexpr int64_t kUnitStep = 2 * kLanes;
 };
 
+// For tiles that do not keep their widened weights.
+struct KeepNothing {
+  HWY_INLINE void operator()(size_t, int64_t, Vec, Vec) const {}
+};
+
 // acc: rows of `acc_stride` floats; unit u accumulates at acc_unit[u] and
 // acc_unit[u] + 16 of each. x(r, k) gives the value of row r at input k.
-// hint(k) runs once per input: a place for prefetches.
-template <class Weights, size_t R, size_t U, class X, class Hint>
+// hint(k) runs once per input: a place for prefetches. keep(u, k, low, high)
+// sees each unit's widened weights.
+template <class Weights, size_t R, size_t U, class X, class Hint,
+          class Keep = KeepNothing>
 HWY_INLINE void AccumulateTile(
     const typename Weights::Word* const* HWY_RESTRICT unit, const X& x,
     int64_t k_count, float* HWY_RESTRICT acc, int64_t acc_stride,
-    const int64_t* acc_unit, const Hint& hint) {
+    const int64_t* acc_unit, const Hint& hint, const Keep& keep = Keep()) {
   const FullTag d;
   Vec low[R * U];
   Vec high[R * U];
@@ -111,6 +118,7 @@ HWY_INLINE void AccumulateTile(
     Unroll<U>([&](auto u) TRUNKLINE_INLINE_LAMBDA {
       Vec w_low, w_high;
       Weights::Load(w[u] + k * kPanel, w_low, w_high);
+      keep(u, k, w_low, w_high);
       Unroll<R>([&](auto r) TRUNKLINE_INLINE_LAMBDA {
         const Vec value = hn::Set(d, x(r, k));
         low[r * U + u] = Fma(value, w_low, low[r * U + u]);

@@ -1,6 +1,7 @@
-// Products of many rows: row tiles times panels, blocked so that one panel's
-// block of inputs, widened to fp32, stays in the first level cache while all
-// row tiles pass over it, and the rows' block stays in the second.
+// Products of many rows: row tiles times panels. The first tile of each block
+// of inputs widens the weights on their way through its registers and keeps
+// them as fp32 in the first level cache, where the other tiles find them; the
+// rows' block stays in the second.
 
 #include <algorithm>
 #include <cstring>
@@ -23,99 +24,98 @@ namespace HWY_NAMESPACE {
 // One unit per register tile: two accumulators a row, two vectors of weights
 // and one of x fill the registers.
 constexpr size_t kTileRows = kRegisters == 32 ? 14 : 6;
-// A widened block, the one fetched meanwhile and a tile's part of the rows stay
-// in the first level cache.
-constexpr int64_t kInputBlock = 128;
+// A widened block and a tile's part of the rows stay in the first level cache.
+constexpr int64_t kInputBlock = kRegisters == 32 ? 256 : 128;
 constexpr int64_t kFloatsPerLine = 16;
+// How far ahead of its loads a lone tile fetches the weights: the latency of
+// memory times what one core computes meanwhile, with room.
+constexpr int64_t kAheadBytes = 6144;
 
-// Widens k_count groups of one panel into `wide` (natural output order).
-template <class Weights>
-void WidenBlock(const std::byte* from, int64_t k_count, float* wide) {
+// What a register tile fetches while it runs: the lines from `from` on, `step`
+// bytes further for each input. A step of 0 fetches nothing new.
+struct Fetch {
+  const std::byte* from;
+  int64_t step;
+};
+
+// What a register tile does with the weights that pass through it.
+enum class Pass {
+  kOnly,   // no other tile needs them
+  kFirst,  // leaves them widened, in natural output order
+  kNext,   // finds them widened
+};
+
+// One row tile times one block of one panel.
+template <class Weights, size_t R, Pass kPass>
+void TileTimesBlock(const float* packed, const std::byte* weights,
+                    int64_t k_count, float* acc, Fetch fetch, float* wide) {
+  using Word = typename Weights::Word;
+  constexpr size_t kFetchBytes =
+      kPass == Pass::kNext ? 64 : kPanel * sizeof(Word);
   const FullTag d;
-  const auto* group = reinterpret_cast<const typename Weights::Word*>(from);
-  for (int64_t k = 0; k < k_count; ++k) {
-    Unroll<kUnitsPerPanel>([&](auto u) TRUNKLINE_INLINE_LAMBDA {
-      Vec low, high;
-      Weights::Load(group + k * kPanel + u * Weights::kUnitStep, low, high);
-      hn::StoreU(low, d, wide + k * kPanel + u * kLanes);
-      hn::StoreU(high, d, wide + k * kPanel + kHalfPanel + u * kLanes);
-    });
-  }
-}
-
-// One row tile times one panel's block. A cache line from `fetch` on is fetched
-// for each input, `fetch_step` bytes apart: a step of 0 fetches nothing new.
-template <size_t R>
-void TileTimesBlock(const float* packed, const float* wide, int64_t k_count,
-                    float* acc, const std::byte* fetch, int64_t fetch_step) {
   const auto value = [packed](auto r, int64_t k) TRUNKLINE_INLINE_LAMBDA {
     return packed[k * static_cast<int64_t>(R) + r];
   };
-  for (size_t u = 0; u < kUnitsPerPanel; ++u) {
-    const float* unit[1] = {wide + u * kLanes};
-    const int64_t acc_unit[1] = {static_cast<int64_t>(u * kLanes)};
-    AccumulateTile<F32Weights, R, 1>(unit, value, k_count, acc, kPanel,
-                                     acc_unit,
-                                     [&](int64_t) TRUNKLINE_INLINE_LAMBDA {
-                                       hwy::Prefetch(fetch);
-                                       fetch += fetch_step;
-                                     });
-    fetch_step = 0;
+  for (size_t part = 0; part < kUnitsPerPanel; ++part) {
+    const Word* unit[1] = {reinterpret_cast<const Word*>(weights) +
+                           part * Weights::kUnitStep};
+    const int64_t acc_unit[1] = {static_cast<int64_t>(part * kLanes)};
+    const auto hint = [&](int64_t) TRUNKLINE_INLINE_LAMBDA {
+      for (size_t at = 0; at < kFetchBytes; at += 64)
+        hwy::Prefetch(fetch.from + at);
+      fetch.from += fetch.step;
+    };
+    float* kept = wide + part * kLanes;
+    const auto keep = [&](auto, int64_t k, Vec low,
+                          Vec high) TRUNKLINE_INLINE_LAMBDA {
+      if constexpr (kPass == Pass::kFirst) {
+        hn::StoreU(low, d, kept + k * kPanel);
+        hn::StoreU(high, d, kept + k * kPanel + kHalfPanel);
+      }
+    };
+    AccumulateTile<Weights, R, 1>(unit, value, k_count, acc, kPanel, acc_unit,
+                                  hint, keep);
+    fetch.step = 0;
   }
 }
 
-using TileFn = void (*)(const float*, const float*, int64_t, float*,
-                        const std::byte*, int64_t);
-template <size_t... R>
+using TileFn = void (*)(const float*, const std::byte*, int64_t, float*, Fetch,
+                        float*);
+template <class Weights, Pass kPass, size_t... R>
 TileFn TileOf(std::index_sequence<R...>, int64_t rows) {
-  static constexpr TileFn kTable[] = {&TileTimesBlock<R + 1>...};
+  static constexpr TileFn kTable[] = {
+      &TileTimesBlock<Weights, R + 1, kPass>...};
   return kTable[rows - 1];
 }
-
-// The groups of one panel's block as fp32: in place for F32 weights.
-const float* WideBlock(const PackedMatrix& w, int64_t panel, int64_t begin,
-                       int64_t count, float* buffer) {
-  const std::byte* from =
-      w.panel(panel) + begin * kPanel * DTypeBytes(w.dtype());
-  switch (w.dtype()) {
-    case DType::kF32:
-      return reinterpret_cast<const float*>(from);
-    case DType::kF16:
-      WidenBlock<F16Weights>(from, count, buffer);
-      break;
-    case DType::kBF16:
-      WidenBlock<Bf16Weights>(from, count, buffer);
-      break;
-  }
-  return buffer;
+template <class Weights, Pass kPass>
+TileFn TileOf(int64_t rows) {
+  return TileOf<Weights, kPass>(std::make_index_sequence<kTileRows>(), rows);
 }
 
-// What a task fetches while it computes, one cache line an input: during the
-// first tile of each panel the weights' block that comes next, and during the
-// other tiles, from the first panel on, the rows' next blocks. A row block is
-// used by all panels, but its first use would wait for the memory line by line.
+// What the tiles of a task fetch while they compute: the first few their share
+// each of the weights' block that comes next, since one alone would wait for
+// memory; the others, over the first panels, the rows' next blocks. A row block
+// is used by all panels, but its first use would come line by line.
 class BlockFetch {
  public:
   BlockFetch(const float* packed, const RowTiles& tiles, const PackedMatrix& w,
              const TiledRange& range)
       : packed_(packed), tiles_(tiles), w_(w), range_(range) {}
 
-  struct Lines {
-    const std::byte* from;
-    int64_t step;  // 0: nothing new
-  };
   // During tile `t` of panel `p` (both counted from the range's begin) in the
   // block of inputs from `begin` on.
-  Lines During(int64_t begin, int64_t p, int64_t t) const {
+  Fetch During(int64_t begin, int64_t p, int64_t t) const {
     const int64_t panels = range_.panel_end - range_.panel_begin;
     const int64_t tile_count = range_.tile_end - range_.tile_begin;
-    if (t == 0) {
+    const int64_t shares = std::min(tile_count, kWeightTiles);
+    if (t < shares) {
+      const int64_t group_bytes = kPanel * DTypeBytes(w_.dtype());
       const int64_t next = p + 1 < panels ? begin : begin + kInputBlock;
       return {w_.panel(range_.panel_begin + (p + 1) % panels) +
-                  next * kPanel * DTypeBytes(w_.dtype()),
-              64};
+                  (next + t * kInputBlock / shares) * group_bytes,
+              group_bytes / shares};
     }
-    const int64_t turn = p * (tile_count - 1) + t - 1;
+    const int64_t turn = p * (tile_count - shares) + t - shares;
     const int64_t tile = range_.tile_begin + turn;
     if (turn >= tile_count || begin + kInputBlock >= w_.k()) {
       return {reinterpret_cast<const std::byte*>(packed_), 0};
@@ -127,43 +127,80 @@ class BlockFetch {
   }
 
  private:
+  static constexpr int64_t kWeightTiles = 4;
+
   const float* packed_;
   const RowTiles& tiles_;
   const PackedMatrix& w_;
   const TiledRange& range_;
 };
 
+// acc: for each panel of the range, its tiles' rows of kPanel floats.
+template <class Weights>
+void AccumulateRange(const float* packed, const RowTiles& tiles,
+                     const PackedMatrix& w, const TiledRange& range,
+                     int64_t acc_floats, float* acc, float* wide) {
+  constexpr bool kIsWide = Weights::kType == DType::kF32;
+  constexpr auto kGroupBytes =
+      kPanel * static_cast<int64_t>(sizeof(typename Weights::Word));
+  const int64_t panels = range.panel_end - range.panel_begin;
+  const int64_t row_begin = tiles.begin(range.tile_begin);
+  const int64_t first_rows = tiles.size(range.tile_begin);
+  if (range.tile_end - range.tile_begin == 1) {
+    for (int64_t p = 0; p < panels; ++p) {
+      const std::byte* panel = w.panel(range.panel_begin + p);
+      TileOf<Weights, Pass::kOnly>(first_rows)(
+          packed + row_begin * w.k(), panel, w.k(), acc + p * acc_floats,
+          {panel + kAheadBytes, kGroupBytes}, nullptr);
+    }
+    return;
+  }
+  const BlockFetch fetch(packed, tiles, w, range);
+  for (int64_t begin = 0; begin < w.k(); begin += kInputBlock) {
+    const int64_t count = std::min(kInputBlock, w.k() - begin);
+    for (int64_t p = 0; p < panels; ++p) {
+      const std::byte* stored =
+          w.panel(range.panel_begin + p) + begin * kGroupBytes;
+      TileOf<Weights, kIsWide ? Pass::kOnly : Pass::kFirst>(first_rows)(
+          packed + row_begin * w.k() + begin * first_rows, stored, count,
+          acc + p * acc_floats, fetch.During(begin, p, 0), wide);
+      const std::byte* kept =
+          kIsWide ? stored : reinterpret_cast<const std::byte*>(wide);
+      for (int64_t t = range.tile_begin + 1; t < range.tile_end; ++t) {
+        const int64_t rows = tiles.size(t);
+        TileOf<F32Weights, Pass::kNext>(rows)(
+            packed + tiles.begin(t) * w.k() + begin * rows, kept, count,
+            acc + p * acc_floats + (tiles.begin(t) - row_begin) * kPanel,
+            fetch.During(begin, p, t - range.tile_begin), nullptr);
+      }
+    }
+  }
+}
+
 void TiledProductOnTarget(const float* packed, const RowTiles& tiles,
                           const PackedMatrix& w, const TiledRange& range,
                           const ProductOutput& output) {
-  const int64_t k_total = w.k();
   const int64_t row_begin = tiles.begin(range.tile_begin);
   const int64_t row_end = tiles.begin(range.tile_end);
   const int64_t panels = range.panel_end - range.panel_begin;
   const int64_t acc_floats = (row_end - row_begin) * kPanel;  // of one panel
   static thread_local ThreadScratch scratch;
-  float* wide_buffer =
-      scratch.Floats(kInputBlock * kPanel + panels * acc_floats);
-  float* acc = wide_buffer + kInputBlock * kPanel;
+  float* wide = scratch.Floats(kInputBlock * kPanel + panels * acc_floats);
+  float* acc = wide + kInputBlock * kPanel;
   std::memset(acc, 0, static_cast<size_t>(panels * acc_floats) * sizeof(float));
-  const auto sequence = std::make_index_sequence<kTileRows>();
-  const BlockFetch fetch(packed, tiles, w, range);
-
-  for (int64_t begin = 0; begin < k_total; begin += kInputBlock) {
-    const int64_t count = std::min(kInputBlock, k_total - begin);
-    for (int64_t p = 0; p < panels; ++p) {
-      const float* wide =
-          WideBlock(w, range.panel_begin + p, begin, count, wide_buffer);
-      for (int64_t t = range.tile_begin; t < range.tile_end; ++t) {
-        const int64_t rows = tiles.size(t);
-        const BlockFetch::Lines lines =
-            fetch.During(begin, p, t - range.tile_begin);
-        TileOf(sequence, rows)(
-            packed + tiles.begin(t) * k_total + begin * rows, wide, count,
-            acc + p * acc_floats + (tiles.begin(t) - row_begin) * kPanel,
-            lines.from, lines.step);
-      }
-    }
+  switch (w.dtype()) {
+    case DType::kF32:
+      AccumulateRange<F32Weights>(packed, tiles, w, range, acc_floats, acc,
+                                  wide);
+      break;
+    case DType::kF16:
+      AccumulateRange<F16Weights>(packed, tiles, w, range, acc_floats, acc,
+                                  wide);
+      break;
+    case DType::kBF16:
+      AccumulateRange<Bf16Weights>(packed, tiles, w, range, acc_floats, acc,
+                                   wide);
+      break;
   }
   // Row by row, so that a row's outputs are written side by side; lines two
   // rows ahead are fetched for writing, since nothing else hides their latency.

@@ -25,7 +25,7 @@ MatMulArgs Args(const Rows& x, const PackedMatrix& w, Rows& y, Activation out) {
 TEST_P(MatMulTest, EqualsTheReferenceBitForBit) {
   Source source(1);
   const DType dtypes[] = {DType::kF32, DType::kF16, DType::kBF16};
-  for (int64_t rows = 0; rows <= 30; ++rows) {
+  for (int64_t rows = 0; rows <= 60; ++rows) {
     for (DType dtype : dtypes) {
       const int64_t n = source.Between(1, 150);
       const int64_t k = source.Between(1, rows % 3 == 0 ? 600 : 90);
@@ -49,15 +49,17 @@ TEST_P(MatMulTest, EqualsTheReferenceBitForBit) {
 TEST_P(MatMulTest, LargeProductsEqualTheReferenceBitForBit) {
   Source source(2);
   ThreadPool& pool = PoolOf(2);
-  for (DType dtype : {DType::kF32, DType::kBF16}) {
+  for (DType dtype : {DType::kF32, DType::kF16, DType::kBF16}) {
     const PackedMatrix w = RandomMatrix(source, pool, 333, 301, dtype);
-    const Rows x = source.FilledRows(217, 301, 303, Activation::kBf16);
-    Rows y(217, 333, 340);
-    Rows expected = y;
-    KernelContext context{&pool};
-    MatMul(context, Args(x, w, y, Activation::kBf16));
-    reference::MatMul(Args(x, w, expected, Activation::kBf16));
-    EXPECT_TRUE(SameBits(y, expected)) << DTypeName(dtype);
+    for (int64_t rows : {217, 701}) {
+      const Rows x = source.FilledRows(rows, 301, 303, Activation::kBf16);
+      Rows y(rows, 333, 340);
+      Rows expected = y;
+      KernelContext context{&pool};
+      MatMul(context, Args(x, w, y, Activation::kBf16));
+      reference::MatMul(Args(x, w, expected, Activation::kBf16));
+      EXPECT_TRUE(SameBits(y, expected)) << DTypeName(dtype) << ", " << rows;
+    }
   }
 }
 
