@@ -17,7 +17,6 @@
 
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/attention.cc"
-#include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
 #include "kernels/simd_math-inl.h"
@@ -26,11 +25,16 @@ HWY_BEFORE_NAMESPACE();
 namespace trunkline::kernels {
 namespace HWY_NAMESPACE {
 
+// Heads of the largest tile: one vector of keys or values for all of them, so
+// that widening it costs little beside. Smaller tiles take two vectors, to have
+// enough independent sums for the latency of the fused multiply-add.
 #if HWY_TARGET == HWY_AVX3 || HWY_TARGET == HWY_NEON
-constexpr size_t kHeadsPerTile = 8;
+constexpr size_t kHeadsPerTile = 16;
 #else
-constexpr size_t kHeadsPerTile = 4;
+constexpr size_t kHeadsPerTile = 8;
 #endif
+template <size_t R>
+constexpr size_t kTileVectors = R == kHeadsPerTile ? 1 : 2;
 
 template <class D>
 HWY_INLINE hn::Vec<D> LoadElement(D d, const float* p) {
@@ -49,47 +53,55 @@ struct Present {
 
 // Cache lines to fetch one at a time while the arithmetic runs: the values of
 // the block whose keys are at work, then the keys of the next block.
+// Into the second level cache: the first is full of the block at work. A tile
+// that makes twice as many turns takes each line in two.
 struct Lines {
   const std::byte* at;
   const std::byte* end;
 
+  // kVectors of T were loaded.
+  template <class T, size_t kVectors>
   HWY_INLINE void Next() {
     if (at >= end) return;
-    hwy::Prefetch(at);
-    at += 64;
+    __builtin_prefetch(at, 0, 2);
+    at += std::min<size_t>(16 * kVectors * sizeof(T), 64);
   }
 };
 
-// scores[r][j] = sum over d of q[r][d] * k[d][j], for the vectors of positions
+// scores[r][j] = sum over d of q[d][r] * k[d][j], for the vectors of positions
 // that hold a present one.
 template <size_t R, class T>
 HWY_INLINE void BlockScores(const float* q, const T* k, int64_t head_dim,
                             Present present, Lines fetch, float* scores) {
   const FullTag d;
+  constexpr size_t kVectors = kTileVectors<R>;
   constexpr auto kLanes = static_cast<int64_t>(hn::MaxLanes(FullTag()));
-  constexpr int64_t kUnit = 2 * kLanes;
+  constexpr int64_t kUnit = static_cast<int64_t>(kVectors) * kLanes;
   for (int64_t at = present.begin / kUnit * kUnit; at < present.end;
        at += kUnit) {
-    Vec low[R];
-    Vec high[R];
-    Unroll<R>([&](auto r) TRUNKLINE_INLINE_LAMBDA {
-      low[r] = hn::Zero(d);
-      high[r] = hn::Zero(d);
-    });
+    Vec sum[R * kVectors];
+    Unroll<R * kVectors>([&](auto i)
+                             TRUNKLINE_INLINE_LAMBDA { sum[i] = hn::Zero(d); });
     for (int64_t i = 0; i < head_dim; ++i) {
-      fetch.Next();
-      const Vec k_low = LoadElement(d, k + i * kKvBlock + at);
-      const Vec k_high = LoadElement(d, k + i * kKvBlock + at + kLanes);
+      fetch.Next<T, kVectors>();
+      Vec key[kVectors];
+      Unroll<kVectors>([&](auto n) TRUNKLINE_INLINE_LAMBDA {
+        key[n] = LoadElement(
+            d, k + i * kKvBlock + at + static_cast<int64_t>(n) * kLanes);
+      });
       Unroll<R>([&](auto r) TRUNKLINE_INLINE_LAMBDA {
-        const Vec value = hn::Set(d, q[static_cast<int64_t>(r) * head_dim + i]);
-        low[r] = Fma(value, k_low, low[r]);
-        high[r] = Fma(value, k_high, high[r]);
+        const Vec value = hn::Set(d, q[i * static_cast<int64_t>(R) + r]);
+        Unroll<kVectors>([&](auto n) TRUNKLINE_INLINE_LAMBDA {
+          sum[r * kVectors + n] = Fma(value, key[n], sum[r * kVectors + n]);
+        });
       });
     }
     Unroll<R>([&](auto r) TRUNKLINE_INLINE_LAMBDA {
       float* row = scores + static_cast<int64_t>(r) * kKvBlock + at;
-      hn::StoreU(low[r], d, row);
-      hn::StoreU(high[r], d, row + kLanes);
+      Unroll<kVectors>([&](auto n) TRUNKLINE_INLINE_LAMBDA {
+        hn::StoreU(sum[r * kVectors + n], d,
+                   row + static_cast<int64_t>(n) * kLanes);
+      });
     });
   }
 }
@@ -101,8 +113,9 @@ struct RunningSoftmax {
   float rescale = 0.0f;  // of the outputs so far, for the block at hand
 };
 
-// The largest of `start` and count scores. Any order gives the same weights: a
-// NaN is never larger, and the sign of a zero does not show in exp(s - max).
+// The largest of `start`, which is a number, and count scores. Any order gives
+// the same weights: a NaN is never larger, and the sign of a zero does not show
+// in exp(s - max).
 HWY_INLINE float MaxOf(const float* scores, int64_t count, float start) {
   const FullTag d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
@@ -112,44 +125,58 @@ HWY_INLINE float MaxOf(const float* scores, int64_t count, float start) {
     const auto s = hn::LoadU(d, scores + i);
     larger = hn::IfThenElse(hn::Gt(s, larger), s, larger);
   }
-  HWY_ALIGN float lane[16];
-  hn::Store(larger, d, lane);
-  float max = start;
-  for (int64_t j = 0; j < lanes; ++j) max = lane[j] > max ? lane[j] : max;
+  float max = hn::GetLane(hn::MaxOfLanes(d, larger));
   for (; i < count; ++i) max = scores[i] > max ? scores[i] : max;
   return max;
 }
 
-// Turns one head's scores into weights p_j (0 where absent).
+// Turns R heads' scores into weights p_j (0 where absent). Step by step for all
+// heads: one head alone is a chain of operations that wait for each other.
+template <size_t R>
 HWY_INLINE void BlockWeights(float scale, Present present, bool first_block,
-                             float* scores, RunningSoftmax& running) {
-  ForLanes(present.end - present.begin, [&](auto dl,
-                                            int64_t i) TRUNKLINE_INLINE_LAMBDA {
-    float* place = scores + present.begin + i;
-    hn::StoreU(hn::Mul(hn::LoadU(dl, place), hn::Set(dl, scale)), dl, place);
-  });
-  const float max =
-      MaxOf(scores + present.begin, present.end - present.begin, running.max);
-  ForLanes(present.end - present.begin,
-           [&](auto dl, int64_t i) TRUNKLINE_INLINE_LAMBDA {
-             float* place = scores + present.begin + i;
-             const auto s = hn::LoadU(dl, place);
-             hn::StoreU(VecExp(dl, hn::Sub(s, hn::Set(dl, max))), dl, place);
-           });
-  std::fill(scores, scores + present.begin, 0.0f);
-  std::fill(scores + present.end, scores + kKvBlock, 0.0f);
-  const float sum = SumInContractOrder(
-      kKvBlock, [&](auto dl, int64_t j) TRUNKLINE_INLINE_LAMBDA {
-        return hn::LoadU(dl, scores + j);
-      });
-  const OneTag one;
-  running.rescale =
-      first_block ? 0.0f
-                  : hn::GetLane(VecExp(one, hn::Set(one, running.max - max)));
-  running.sum =
-      hn::GetLane(Fma(hn::Set(one, running.sum), hn::Set(one, running.rescale),
-                      hn::Set(one, sum)));
-  running.max = max;
+                             float* scores, RunningSoftmax* running) {
+  const int64_t count = present.end - present.begin;
+  HWY_ALIGN float max[16];
+  HWY_ALIGN float rescale[16];
+  for (size_t r = 0; r < R; ++r) {
+    float* row = scores + static_cast<int64_t>(r) * kKvBlock + present.begin;
+    ForLanes(count, [&](auto dl, int64_t i) TRUNKLINE_INLINE_LAMBDA {
+      hn::StoreU(hn::Mul(hn::LoadU(dl, row + i), hn::Set(dl, scale)), dl,
+                 row + i);
+    });
+    max[r] = MaxOf(row, count, running[r].max);
+    rescale[r] = running[r].max - max[r];
+  }
+  if (first_block) {
+    std::fill(rescale, rescale + R, 0.0f);
+  } else {
+    ForLanes(R, [&](auto dl, int64_t i) TRUNKLINE_INLINE_LAMBDA {
+      hn::StoreU(VecExp(dl, hn::LoadU(dl, rescale + i)), dl, rescale + i);
+    });
+  }
+  for (size_t r = 0; r < R; ++r) {
+    float* row = scores + static_cast<int64_t>(r) * kKvBlock;
+    ForLanes(count, [&](auto dl, int64_t i) TRUNKLINE_INLINE_LAMBDA {
+      float* place = row + present.begin + i;
+      const auto s = hn::LoadU(dl, place);
+      hn::StoreU(VecExp(dl, hn::Sub(s, hn::Set(dl, max[r]))), dl, place);
+    });
+    std::fill(row, row + present.begin, 0.0f);
+    std::fill(row + present.end, row + kKvBlock, 0.0f);
+  }
+  for (size_t r = 0; r < R; ++r) {
+    const float* row = scores + static_cast<int64_t>(r) * kKvBlock;
+    const float sum = SumInContractOrder(
+        kKvBlock, [&](auto dl, int64_t j) TRUNKLINE_INLINE_LAMBDA {
+          return hn::LoadU(dl, row + j);
+        });
+    const OneTag one;
+    running[r].sum =
+        hn::GetLane(Fma(hn::Set(one, running[r].sum), hn::Set(one, rescale[r]),
+                        hn::Set(one, sum)));
+    running[r].rescale = rescale[r];
+    running[r].max = max[r];
+  }
 }
 
 // out[r][i..] = out * rescale + sum over present j of p[r][j] * v[j][i..], for
@@ -171,7 +198,7 @@ HWY_INLINE void AddValues(D d, const float* weights, const T* v,
     });
   });
   for (int64_t j = present.begin; j < present.end; ++j) {
-    fetch.Next();
+    fetch.Next<T, kVectors>();
     Unroll<kVectors>([&](auto n) TRUNKLINE_INLINE_LAMBDA {
       const V value = LoadElement(
           d, v + j * head_dim + i + static_cast<int64_t>(n) * lanes);
@@ -197,9 +224,12 @@ HWY_INLINE void AddBlockValues(const float* weights, const T* v,
                                float* out) {
   const FullTag d;
   const auto lanes = static_cast<int64_t>(hn::Lanes(d));
+  constexpr size_t kVectors = kTileVectors<R>;
+  constexpr auto kStep = static_cast<int64_t>(kVectors);
   int64_t i = 0;
-  for (; i + 2 * lanes <= head_dim; i += 2 * lanes) {
-    AddValues<R, 2>(d, weights, v, head_dim, present, running, fetch, out, i);
+  for (; i + kStep * lanes <= head_dim; i += kStep * lanes) {
+    AddValues<R, kVectors>(d, weights, v, head_dim, present, running, fetch,
+                           out, i);
   }
   for (; i + lanes <= head_dim; i += lanes) {
     AddValues<R, 1>(d, weights, v, head_dim, present, running, fetch, out, i);
@@ -220,7 +250,7 @@ struct Block {
   bool first;
 };
 
-// One block for R query heads.
+// One block for R query heads. q: [head_dim, R].
 template <size_t R, class T>
 void AttendBlock(const AttentionArgs& args, const Block<T>& block,
                  const float* q, float* scores, RunningSoftmax* running,
@@ -233,10 +263,7 @@ void AttendBlock(const AttentionArgs& args, const Block<T>& block,
   };
   BlockScores<R>(q, block.k, args.head_dim, block.present, lines(block.v),
                  scores);
-  for (size_t r = 0; r < R; ++r) {
-    BlockWeights(args.scale, block.present, block.first,
-                 scores + static_cast<int64_t>(r) * kKvBlock, running[r]);
-  }
+  BlockWeights<R>(args.scale, block.present, block.first, scores, running);
   AddBlockValues<R>(scores, block.v, args.head_dim, block.present, running,
                     lines(block.next_k), out);
 }
@@ -257,6 +284,26 @@ HWY_INLINE void AttendTiles(const AttentionArgs& args, const Block<T>& block,
   }
 }
 
+// Queries [heads, head_dim] as the tiles of AttendTiles read them: the heads of
+// a tile side by side.
+template <size_t R>
+HWY_INLINE void PackQueries(const float* q, int64_t heads, int64_t head_dim,
+                            float* packed) {
+  int64_t h = 0;
+  for (; h + static_cast<int64_t>(R) <= heads; h += static_cast<int64_t>(R)) {
+    for (size_t r = 0; r < R; ++r) {
+      const float* from = q + (h + static_cast<int64_t>(r)) * head_dim;
+      float* to = packed + h * head_dim + r;
+      for (int64_t i = 0; i < head_dim; ++i)
+        to[i * static_cast<int64_t>(R)] = from[i];
+    }
+  }
+  if constexpr (R > 1) {
+    PackQueries<R / 2>(q + h * head_dim, heads - h, head_dim,
+                       packed + h * head_dim);
+  }
+}
+
 // The query heads [head, head + heads) of one row, all of one kv head: each
 // block is read once for all of them.
 template <class T>
@@ -267,14 +314,17 @@ void AttendHeads(const AttentionArgs& args, const AttentionSegment& segment,
       static_cast<int64_t>(sizeof(RunningSoftmax) / sizeof(float));
   static thread_local ThreadScratch scratch;
   float* scores = scratch.Floats(kTile * kKvBlock +
-                                 heads * (args.head_dim + kRunningFloats));
-  float* out = scores + kTile * kKvBlock;
+                                 heads * (2 * args.head_dim + kRunningFloats));
+  float* q = scores + kTile * kKvBlock;
+  float* out = q + heads * args.head_dim;
   std::fill(out, out + heads * args.head_dim, 0.0f);
   auto* running =
       reinterpret_cast<RunningSoftmax*>(out + heads * args.head_dim);
   for (int64_t h = 0; h < heads; ++h) running[h] = RunningSoftmax();
 
-  const float* q = args.q + row * args.q_stride + head * args.head_dim;
+  PackQueries<kHeadsPerTile>(
+      args.q + row * args.q_stride + head * args.head_dim, heads, args.head_dim,
+      q);
   const int64_t kv_head = head / (args.heads / args.kv_heads);
   const int64_t plane = args.head_dim * kKvBlock;
   const auto keys = [&](int64_t b) TRUNKLINE_INLINE_LAMBDA {
@@ -402,10 +452,11 @@ void Attention(const KernelContext& context, const AttentionArgs& args) {
   for (const AttentionSegment& segment : args.segments) {
     row_tasks += RowTasks(segment);
   }
-  // The heads of one kv head stay together, unless threads would idle.
+  // The heads of one kv head stay together, so that its keys and values are
+  // read once, unless threads would idle.
   const int64_t group = args.heads / args.kv_heads;
   int64_t parts = 1;
-  while (row_tasks * args.kv_heads * parts < context.pool->threads() * 2 &&
+  while (row_tasks * args.kv_heads * parts < context.pool->threads() &&
          group / (parts * 2) >= 4) {
     parts *= 2;
   }

@@ -43,7 +43,7 @@ struct Case {
   Case(Source& source, int64_t rows, Activation type)
       : out(type),
         kv_heads(source.Between(1, 3)),
-        heads(kv_heads * source.Between(1, 11)),
+        heads(kv_heads * source.Between(1, 19)),
         head_dim(source.Between(1, 50)) {
     const int64_t gap = source.Between(0, 3);
     q = source.FilledRows(rows, heads * head_dim, heads * head_dim + gap, type);
