@@ -212,9 +212,11 @@ void SimControlClient::Watch() {
   const Place to = target();
   plane_->Call(
       place_, to, kRegisterTimeout, alive_,
-      [this, stream, alive = alive_, identity = *identity_](SimCoordinator& c) {
+      // The coordinator may be paused, and this client gone when it resumes.
+      [this, stream, alive = alive_, place = place_,
+       identity = *identity_](SimCoordinator& c) {
         return c.OpenWatch(
-            identity.worker, identity.incarnation, identity.cluster_id, place_,
+            identity.worker, identity.incarnation, identity.cluster_id, place,
             stream, [this, stream, alive](const control::ClusterView& view) {
               if (!*alive) return;
               Run([this, stream, view] { OnStreamView(stream, view); });

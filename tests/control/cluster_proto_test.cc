@@ -205,7 +205,7 @@ TEST(StatusToGrpc, EveryCodeComesBackWithItsMessage) {
     EXPECT_EQ(FromGrpc(wire), status);
   }
   EXPECT_EQ(
-      FromGrpc(grpc::Status(static_cast<grpc::StatusCode>(99), "odd")).code(),
+      FromGrpc(grpc::Status(static_cast<grpc::StatusCode>(31), "odd")).code(),
       absl::StatusCode::kUnknown);
 }
 
