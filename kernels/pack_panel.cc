@@ -10,11 +10,11 @@
 #include "hwy/cache_control.h"
 #include "hwy/foreach_target.h"
 #include "hwy/highway.h"
+#include "kernels/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace trunkline::kernels {
 namespace HWY_NAMESPACE {
-namespace hn = hwy::HWY_NAMESPACE;
 
 constexpr int64_t kPanelRows = PackedMatrix::kPanel;
 
@@ -24,10 +24,11 @@ constexpr int64_t kPanelRows = PackedMatrix::kPanel;
 int64_t PackColumns(const std::byte*, int64_t, DType, std::byte*) { return 0; }
 #else
 
-using Words = hn::FixedTag<uint32_t, 4>;
-using Halves = hn::FixedTag<uint16_t, 8>;
-using Bytes = hn::FixedTag<uint8_t, 16>;
+using Words = hn::CappedTag<uint32_t, kPanelRows / 2>;
 using WordVec = hn::Vec<Words>;
+constexpr size_t kLanes = hn::MaxLanes(Words());
+constexpr size_t kLanesPerBlock = 4;
+constexpr size_t kBlocks = kLanes / kLanesPerBlock;
 
 // How far ahead of the loads each row is fetched.
 constexpr int64_t kFetchBytes = 1024;
@@ -35,12 +36,9 @@ constexpr int64_t kFetchBytes = 1024;
 // there, also when the rows lie a power of two apart.
 constexpr int64_t kLineBytes = 64;
 
-HWY_INLINE hn::Vec<Bytes> LoadBytes(const std::byte* from) {
-  return hn::LoadU(Bytes(), reinterpret_cast<const uint8_t*>(from));
-}
-
-// The lanes (row, column) of four vectors become (column, row).
-HWY_INLINE void Transpose(WordVec& a, WordVec& b, WordVec& c, WordVec& d) {
+// The lanes (row, column) of four vectors become (column, row) inside each
+// block of four lanes.
+HWY_INLINE void TransposeLanes(WordVec& a, WordVec& b, WordVec& c, WordVec& d) {
   const Words words;
   const hn::Repartition<uint64_t, Words> pairs;
   const auto ab_low = hn::BitCast(pairs, hn::InterleaveLower(words, a, b));
@@ -53,46 +51,93 @@ HWY_INLINE void Transpose(WordVec& a, WordVec& b, WordVec& c, WordVec& d) {
   d = hn::BitCast(words, hn::InterleaveUpper(pairs, ab_high, cd_high));
 }
 
-HWY_INLINE void StoreWords(WordVec v, std::byte* to) {
-  hn::StoreU(v, Words(), reinterpret_cast<uint32_t*>(to));
+// The same for the blocks of kBlocks vectors: i, i + 4, i + 8, ...
+template <size_t kFirst>
+HWY_INLINE void TransposeBlocks(WordVec* v) {
+  const Words words;
+  if constexpr (kBlocks == 2) {
+    const WordVec a = v[kFirst];
+    const WordVec b = v[kFirst + 4];
+    v[kFirst] = hn::ConcatLowerLower(words, b, a);
+    v[kFirst + 4] = hn::ConcatUpperUpper(words, b, a);
+  } else if constexpr (kBlocks == 4) {
+    const auto even = [](WordVec a, WordVec b) TRUNKLINE_INLINE_LAMBDA {
+      return hn::OddEvenBlocks(hn::SwapAdjacentBlocks(b), a);
+    };
+    const auto odd = [](WordVec a, WordVec b) TRUNKLINE_INLINE_LAMBDA {
+      return hn::OddEvenBlocks(b, hn::SwapAdjacentBlocks(a));
+    };
+    const WordVec ab_even = even(v[kFirst], v[kFirst + 4]);
+    const WordVec ab_odd = odd(v[kFirst], v[kFirst + 4]);
+    const WordVec cd_even = even(v[kFirst + 8], v[kFirst + 12]);
+    const WordVec cd_odd = odd(v[kFirst + 8], v[kFirst + 12]);
+    v[kFirst] = hn::ConcatLowerLower(words, cd_even, ab_even);
+    v[kFirst + 4] = hn::ConcatLowerLower(words, cd_odd, ab_odd);
+    v[kFirst + 8] = hn::ConcatUpperUpper(words, cd_even, ab_even);
+    v[kFirst + 12] = hn::ConcatUpperUpper(words, cd_odd, ab_odd);
+  }
 }
 
-// Four 32-bit lanes of the group, from `lane` on, over one line of columns.
-// Lane j holds the elements of the rows low(j) and high(j).
+// kLanes columns of kLanes 32-bit lanes of the group: load(j) gives the columns
+// of lane j.
+template <class LoadLane>
+HWY_INLINE void PackSquare(const LoadLane& load, std::byte* group,
+                           int64_t group_bytes) {
+  WordVec v[kLanes];
+  Unroll<kLanes>([&](auto j) TRUNKLINE_INLINE_LAMBDA { v[j] = load(j); });
+  Unroll<kBlocks>([&](auto b) TRUNKLINE_INLINE_LAMBDA {
+    TransposeLanes(v[4 * b], v[4 * b + 1], v[4 * b + 2], v[4 * b + 3]);
+  });
+  Unroll<kLanesPerBlock>(
+      [&](auto i) TRUNKLINE_INLINE_LAMBDA { TransposeBlocks<i>(v); });
+  // Column 4b + i is vector i + 4b.
+  Unroll<kLanes>([&](auto c) TRUNKLINE_INLINE_LAMBDA {
+    hn::StoreU(v[c], Words(),
+               reinterpret_cast<uint32_t*>(group + static_cast<int64_t>(c) *
+                                                       group_bytes));
+  });
+}
+
+// One cache line of every row. Lane j of a 16-bit type holds the elements of
+// the rows low(j) and high(j), of a 32-bit type that of row(j).
 template <class Low, class High>
-HWY_INLINE void PackHalves(const Low& low, const High& high, int64_t lane,
-                           std::byte* group) {
+HWY_INLINE void PackHalves(const Low& low, const High& high, std::byte* group) {
   constexpr int64_t kGroupBytes = kPanelRows * 2;
-  const Halves halves;
+  constexpr auto kStep = static_cast<int64_t>(kLanes);
   const Words words;
-  for (int64_t at = 0; at < kLineBytes; at += 16, group += 8 * kGroupBytes) {
-    WordVec first[4], second[4];
-    for (int64_t j = 0; j < 4; ++j) {
-      const auto a = hn::BitCast(halves, LoadBytes(low(lane + j) + at));
-      const auto b = hn::BitCast(halves, LoadBytes(high(lane + j) + at));
-      first[j] = hn::BitCast(words, hn::InterleaveLower(halves, a, b));
-      second[j] = hn::BitCast(words, hn::InterleaveUpper(halves, a, b));
+  const hn::Rebind<uint16_t, Words> halves;
+  for (int64_t at = 0; at < kLineBytes; at += kStep * 2) {
+    const auto widened = [&](const std::byte* from) TRUNKLINE_INLINE_LAMBDA {
+      return hn::PromoteTo(
+          words,
+          hn::LoadU(halves, reinterpret_cast<const uint16_t*>(from + at)));
+    };
+    for (int64_t lane = 0; lane < kPanelRows / 2; lane += kStep) {
+      const auto load = [&](size_t j) TRUNKLINE_INLINE_LAMBDA {
+        const int64_t place = lane + static_cast<int64_t>(j);
+        return hn::Or(widened(low(place)),
+                      hn::ShiftLeft<16>(widened(high(place))));
+      };
+      PackSquare(load, group + lane * 4, kGroupBytes);
     }
-    Transpose(first[0], first[1], first[2], first[3]);
-    Transpose(second[0], second[1], second[2], second[3]);
-    for (int64_t i = 0; i < 4; ++i) {
-      StoreWords(first[i], group + i * kGroupBytes + lane * 4);
-      StoreWords(second[i], group + (4 + i) * kGroupBytes + lane * 4);
-    }
+    group += kStep * kGroupBytes;
   }
 }
 
 template <class RowOf>
-HWY_INLINE void PackWords(const RowOf& row, int64_t lane, std::byte* group) {
+HWY_INLINE void PackWords(const RowOf& row, std::byte* group) {
   constexpr int64_t kGroupBytes = kPanelRows * 4;
-  const Words words;
-  for (int64_t at = 0; at < kLineBytes; at += 16, group += 4 * kGroupBytes) {
-    WordVec v[4];
-    for (int64_t j = 0; j < 4; ++j)
-      v[j] = hn::BitCast(words, LoadBytes(row(lane + j) + at));
-    Transpose(v[0], v[1], v[2], v[3]);
-    for (int64_t i = 0; i < 4; ++i)
-      StoreWords(v[i], group + i * kGroupBytes + lane * 4);
+  constexpr auto kStep = static_cast<int64_t>(kLanes);
+  for (int64_t at = 0; at < kLineBytes; at += kStep * 4) {
+    for (int64_t lane = 0; lane < kPanelRows; lane += kStep) {
+      const auto load = [&](size_t j) TRUNKLINE_INLINE_LAMBDA {
+        return hn::LoadU(Words(),
+                         reinterpret_cast<const uint32_t*>(
+                             row(lane + static_cast<int64_t>(j)) + at));
+      };
+      PackSquare(load, group + lane * 4, kGroupBytes);
+    }
+    group += kStep * kGroupBytes;
   }
 }
 
@@ -113,16 +158,13 @@ int64_t PackColumns(const std::byte* rows, int64_t k, DType dtype,
     const auto odd = [&](int64_t j) { return row(2 * j + 1); };
     switch (dtype) {
       case DType::kF32:
-        for (int64_t lane = 0; lane < kPanelRows; lane += 4)
-          PackWords(row, lane, group);
+        PackWords(row, group);
         break;
       case DType::kF16:
-        for (int64_t lane = 0; lane < kPanelRows / 2; lane += 4)
-          PackHalves(even, odd, lane, group);
+        PackHalves(even, odd, group);
         break;
       case DType::kBF16:
-        for (int64_t lane = 0; lane < kPanelRows / 2; lane += 4)
-          PackHalves(row, far, lane, group);
+        PackHalves(row, far, group);
         break;
     }
   }

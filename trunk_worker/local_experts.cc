@@ -27,6 +27,27 @@ absl::StatusOr<kernels::MlpWeights> LoadExpert(
   return weights;
 }
 
+// Each thread takes whole experts: mapping the source, clearing new memory and
+// unmapping cost as much as packing, and none of them runs on many threads for
+// one expert.
+absl::StatusOr<std::vector<kernels::MlpWeights>> LoadLayer(
+    const model::Checkpoint& checkpoint, const model::LayerSpec& spec,
+    ThreadPool& pool) {
+  const auto count = static_cast<size_t>(spec.moe.experts);
+  std::vector<kernels::MlpWeights> experts(count);
+  std::vector<absl::Status> failed(count);
+  pool.ParallelFor(static_cast<int64_t>(count), [&](int64_t e, int) {
+    const auto at = static_cast<size_t>(e);
+    ThreadPool alone{ThreadPool::Options{}};
+    absl::StatusOr<kernels::MlpWeights> weights = LoadExpert(
+        checkpoint, spec.index, ExpertId(static_cast<uint32_t>(e)), alone);
+    failed[at] = weights.status();
+    if (weights.ok()) experts[at] = *std::move(weights);
+  });
+  for (const absl::Status& status : failed) TL_RETURN_IF_ERROR(status);
+  return experts;
+}
+
 }  // namespace
 
 absl::StatusOr<std::unique_ptr<LocalExperts>> LocalExperts::Load(
@@ -35,15 +56,10 @@ absl::StatusOr<std::unique_ptr<LocalExperts>> LocalExperts::Load(
   std::unique_ptr<LocalExperts> local(new LocalExperts(context));
   for (const model::LayerSpec& spec : checkpoint.config().layers) {
     if (spec.kind != model::LayerKind::kMoe) continue;
-    std::vector<kernels::MlpWeights>& experts = local->layers_[spec.index];
-    experts.reserve(spec.moe.experts);
-    for (uint32_t e = 0; e < spec.moe.experts; ++e) {
-      TL_ASSIGN_OR_RETURN(
-          kernels::MlpWeights weights,
-          LoadExpert(checkpoint, spec.index, ExpertId(e), *context.pool));
+    TL_ASSIGN_OR_RETURN(local->layers_[spec.index],
+                        LoadLayer(checkpoint, spec, *context.pool));
+    for (const kernels::MlpWeights& weights : local->layers_[spec.index])
       local->bytes_ += weights.bytes();
-      experts.push_back(std::move(weights));
-    }
   }
   return local;
 }
