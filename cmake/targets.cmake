@@ -30,6 +30,9 @@ function(trunkline_test name)
     TRUNKLINE_SOURCE_DIR="${CMAKE_SOURCE_DIR}"
     TRUNKLINE_FIXTURES="${CMAKE_SOURCE_DIR}/tests/fixtures"
     TRUNKLINE_BINARY="$<TARGET_FILE_DIR:${name}>/trunkline")
+  if("unit" IN_LIST ARG_LABELS)
+    add_dependencies(unit_tests ${name})
+  endif()
   set(limit ${ARG_TIMEOUT})
   if(TRUNKLINE_SANITIZE)  # several times slower, the emulated vector targets most of all
     math(EXPR limit "${ARG_TIMEOUT} * 4")
