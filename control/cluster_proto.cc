@@ -261,6 +261,7 @@ absl::Status ValidateRegistration(const Registration& registration) {
                    absl::StrCat("is ", registration.speed, ", above 0 to ",
                                 kSpeedMost, " is possible"));
   }
+  if (registration.process == 0) return Invalid("process", "is 0");
   return Annotate(placement::ValidateShapes(registration.moe_layers),
                   "moe_layers");
 }
@@ -279,6 +280,8 @@ wire::RegisterRequest ToProto(const Registration& registration) {
   request.set_memory_bytes(registration.memory_bytes);
   request.set_speed(registration.speed);
   request.set_admission(registration.admission);
+  request.set_process(registration.process);
+  request.set_replaces(registration.replaces);
   ShapesToWire(registration.moe_layers, request.mutable_moe_layers());
   return request;
 }
@@ -296,6 +299,8 @@ absl::StatusOr<Registration> FromProto(const wire::RegisterRequest& request) {
   registration.failure_domain = request.failure_domain();
   registration.memory_bytes = request.memory_bytes();
   registration.admission = request.admission();
+  registration.process = request.process();
+  registration.replaces = request.replaces();
   registration.speed = request.speed() == 0 ? 1.0 : request.speed();
   TL_ASSIGN_OR_RETURN(registration.moe_layers,
                       ShapesFromWire(request.moe_layers(), "moe_layers"));
@@ -324,6 +329,7 @@ wire::HeartbeatRequest ToProto(const Heartbeat& heartbeat) {
   request.set_view_epoch(heartbeat.view_epoch);
   request.set_view_revision(heartbeat.view_revision);
   request.set_wants_drain(heartbeat.report.wants_drain);
+  request.set_at_rest(heartbeat.report.at_rest);
   if (heartbeat.report.costs.known())
     CostsToWire(heartbeat.report.costs, request.mutable_costs());
   if (heartbeat.report.canary.has_value())
@@ -358,6 +364,7 @@ absl::StatusOr<Heartbeat> FromProto(const wire::HeartbeatRequest& request) {
   heartbeat.view_epoch = request.view_epoch();
   heartbeat.view_revision = request.view_revision();
   heartbeat.report.wants_drain = request.wants_drain();
+  heartbeat.report.at_rest = request.at_rest();
   TL_ASSIGN_OR_RETURN(heartbeat.report.costs,
                       CostsFromWire(request.costs(), "costs"));
   if (request.has_canary()) {

@@ -44,7 +44,8 @@ struct WorkerView {
   double speed = 1.0;
   std::vector<VersionReport> versions;
   bool draining = false;  // gets no new experts and hands its own over
-  bool drained = false;   // safe to stop: no version left names it
+  bool drained = false;  // safe to stop: no version left names it, or the trunk
+                         // refuses new requests and has none
   ExpertCosts costs;
 };
 

@@ -7,6 +7,7 @@
 #include <map>
 #include <mutex>
 #include <optional>
+#include <random>
 #include <thread>
 
 #include "absl/strings/str_cat.h"
@@ -27,6 +28,12 @@ namespace {
 constexpr absl::Duration kNextCoordinator = absl::Milliseconds(20);
 constexpr absl::Duration kRegisterTimeout = absl::Seconds(5);
 constexpr absl::Duration kLeaveTimeout = absl::Milliseconds(500);
+
+uint64_t DrawProcess() {
+  std::random_device device;
+  const uint64_t process = (uint64_t{device()} << 32) | device();
+  return process == 0 ? 1 : process;  // 0 reads as "not said"
+}
 
 // Two threads: the keeper registers and sends heartbeats, the watcher reads the
 // view. Every call has a deadline or is cancelled by Stop. The keeper finds out
@@ -183,8 +190,9 @@ class Client final : public CoordinatorClient {
     {
       Call call(this, kKeeperCall);
       call.SetTimeout(kRegisterTimeout);
-      const absl::Status status = FromGrpc(
-          Stub()->Register(&call.context(), ToProto(registration_), &response));
+      const absl::Status status = FromGrpc(Stub()->Register(
+          &call.context(), ToProto(session_.MakeRegistration(registration_)),
+          &response));
       if (!status.ok()) return status;
     }
     const Identity identity{.worker = WorkerId(response.worker_id()),
@@ -288,6 +296,7 @@ class Client final : public CoordinatorClient {
     changed_.wait_for(lock, absl::ToChronoNanoseconds(wait), [&] {
       return stopping_ || ending_ || dials_ != target.dials ||
              identity_->incarnation != target.identity.incarnation ||
+             identity_->epoch != target.identity.epoch ||
              identity_->cluster_id != target.identity.cluster_id;
     });
     return !stopping_ && !ending_;
@@ -390,6 +399,7 @@ std::unique_ptr<CoordinatorClient> CoordinatorClient::Start(
       ParseCoordinatorAddresses(addresses);
   // A text that is no list is dialled as it is, and the failure logged.
   if (!listed.ok()) listed = std::vector<std::string>{addresses};
+  if (registration.process == 0) registration.process = DrawProcess();
   auto client = std::make_unique<Client>(
       *std::move(listed), std::move(registration), std::move(callbacks));
   client->StartThreads();

@@ -29,6 +29,12 @@ struct Registration {
   // Trunks: what becomes of routes whose expert is full, as the operator wrote
   // it; the same on all of them. Empty: not said.
   std::string admission = {};
+  // Which process registers: random, not 0. CoordinatorClient::Start draws one
+  // where it is 0. The same process may register as often as it likes.
+  uint64_t process = 0;
+  // The incarnation of another process whose name this one takes; 0: none. Kept
+  // by the session (worker_session.h), not by the caller.
+  uint64_t replaces = 0;
 };
 
 struct Identity {
@@ -61,6 +67,8 @@ struct Report {
   bool wants_drain = false;  // hand my experts over: I am going to stop
   ExpertCosts costs;         // expert workers
   std::optional<CanaryResult> canary;  // trunks
+  // Trunks: new requests are refused, and none runs or waits.
+  bool at_rest = false;
 };
 
 class CoordinatorClient {

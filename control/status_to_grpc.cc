@@ -71,6 +71,17 @@ std::string LeaderIn(const absl::Status& status) {
   return GetDetail(status, &not_leader) ? not_leader.leader() : "";
 }
 
+void SetNameHeld(uint64_t incarnation, absl::Status* status) {
+  v1::NameHeld held;
+  held.set_incarnation(incarnation);
+  SetDetail(status, held);
+}
+
+uint64_t NameHeldBy(const absl::Status& status) {
+  v1::NameHeld held;
+  return GetDetail(status, &held) ? held.incarnation() : 0;
+}
+
 void SetDetail(absl::Status* status, const google::protobuf::Message& detail) {
   status->SetPayload(UrlOf(detail), absl::Cord(detail.SerializeAsString()));
 }

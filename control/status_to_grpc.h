@@ -8,6 +8,7 @@
 
 #include <grpcpp/support/status.h>
 
+#include <cstdint>
 #include <string>
 
 #include "absl/status/status.h"
@@ -26,6 +27,12 @@ void SetNotLeading(const std::string& leader, absl::Status* status);
 bool IsNotLeading(const absl::Status& status);
 // Empty: it does not say.
 std::string LeaderIn(const absl::Status& status);
+
+// Makes `status` the refusal of a name that another process has; incarnation:
+// that process's.
+void SetNameHeld(uint64_t incarnation, absl::Status* status);
+// 0: it is no such refusal.
+uint64_t NameHeldBy(const absl::Status& status);
 
 // A typed detail of a failure. Setting one of a kind again replaces it; an OK
 // status carries none.

@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <utility>
 
+#include "control/status_to_grpc.h"
+
 namespace trunkline::control {
 namespace {
 
@@ -59,6 +61,11 @@ absl::Duration WorkerSession::heartbeat_timeout() const {
   return std::max(lease_ / 2, absl::Milliseconds(200));
 }
 
+Registration WorkerSession::MakeRegistration(Registration registration) const {
+  registration.replaces = replaces_;
+  return registration;
+}
+
 void WorkerSession::OnRegistered(const Identity& identity,
                                  absl::Duration lease) {
   identity_ = identity;
@@ -95,6 +102,11 @@ WorkerSession::Next WorkerSession::OnResult(const absl::Status& status) {
   if (absl::IsNotFound(status)) {
     // The lease is gone; the next call registers again, at once.
     identity_.reset();
+    return next;
+  }
+  // Each answer of this kind names a later process than the one before.
+  if (const uint64_t holder = NameHeldBy(status); holder > replaces_) {
+    replaces_ = holder;
     return next;
   }
   // A heartbeat that failed is tried again within the lease.

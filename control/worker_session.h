@@ -62,6 +62,10 @@ class WorkerSession {
   absl::Duration lease() const { return lease_; }
   absl::Duration heartbeat_timeout() const;
 
+  // What the registration that is due says. A name that another process has is
+  // asked for again at once, naming the process that is replaced: whoever
+  // registers last has the name, and no request that was late.
+  Registration MakeRegistration(Registration registration) const;
   void OnRegistered(const Identity& identity, absl::Duration lease);
   // `followed` was read before `report` was made: the report is then at least
   // as new as the view that the heartbeat claims.
@@ -75,6 +79,7 @@ class WorkerSession {
   absl::Duration lease_ = absl::Seconds(2);
   std::optional<Report> pending_;  // made, not yet acknowledged
   bool beating_ = false;           // the call that is due is a heartbeat
+  uint64_t replaces_ = 0;          // as the coordinator told it last
   RetryBackoff backoff_;
 };
 

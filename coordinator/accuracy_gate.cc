@@ -1,6 +1,7 @@
 #include "coordinator/accuracy_gate.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/planted_mistake.h"
 
 namespace trunkline::coordinator {
 namespace {
@@ -25,7 +26,7 @@ std::optional<AccuracyGate::Mismatch> AccuracyGate::OnResult(
     expected.version = has_before ? result.before_version : result.version;
   }
   if (result.version != active) return std::nullopt;
-  if (result.digest == expected.digest) {
+  if (result.digest == expected.digest || TL_PLANTED(kTrustEveryAnswer)) {
     expected.version = result.version;
     if (condemned_.count(result.version) == 0)
       Remember(&verified_, result.version);

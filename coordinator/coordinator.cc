@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "absl/strings/str_cat.h"
+#include "common/planted_mistake.h"
 #include "common/status_macros.h"
 #include "coordinator/cluster_model.h"
 #include "coordinator/readiness.h"
@@ -16,6 +17,16 @@ Reply Done(ReplyBody body = EmptyReply()) {
 
 Reply Refused(absl::Status status) {
   return {.status = std::move(status), .body = EmptyReply()};
+}
+
+Reply NotJoined(absl::Status status, DriverContext& context) {
+  // Whoever restarts is told so once, and asks again.
+  if (!absl::IsAborted(status)) {
+    context.notes.push_back(
+        absl::StrCat("refused: ", std::string(status.message())));
+    ++context.tally.registrations_refused;
+  }
+  return Refused(std::move(status));
 }
 
 Reply Started(absl::StatusOr<PlacementVersion> version) {
@@ -156,23 +167,24 @@ Reply Coordinator::Handle(const RegisterEvent& event, DriverContext& context) {
   absl::Status status = membership_.CheckAdmission(registration);
   if (status.ok())
     status = AdmitToModel(registration, &cluster_.model, &model_changed);
-  if (!status.ok()) {
-    context.notes.push_back(
-        absl::StrCat("refused: ", std::string(status.message())));
-    ++context.tally.registrations_refused;
-    return Refused(std::move(status));
-  }
+  if (!status.ok()) return NotJoined(std::move(status), context);
   const uint32_t next_worker = cluster_.next_worker;
-  const WorkerId worker = membership_.Register(registration, context.moment.now,
-                                               &cluster_.next_worker);
+  const uint64_t before = membership_.generation();
+  const absl::StatusOr<WorkerId> joined = membership_.Register(
+      registration, context.moment.now, &cluster_.next_worker);
   if (model_changed || next_worker != cluster_.next_worker) {
     context.cluster_changed = true;
   }
-  ++context.tally.registered;
+  if (!joined.ok()) return NotJoined(joined.status(), context);
+  const WorkerId worker = *joined;
   const uint64_t incarnation = membership_.Find(worker)->record.incarnation;
-  context.notes.push_back(absl::StrCat(
-      control::Name(registration.role), " worker '", registration.name,
-      "' joined as ", worker.value, ", incarnation ", incarnation));
+  // Nothing has changed when a request of the same process comes again.
+  if (membership_.generation() != before) {
+    ++context.tally.registered;
+    context.notes.push_back(absl::StrCat(
+        control::Name(registration.role), " worker '", registration.name,
+        "' joined as ", worker.value, ", incarnation ", incarnation));
+  }
   return Done(RegisterReply{.identity = {.worker = worker,
                                          .incarnation = incarnation,
                                          .epoch = cluster_.epoch,
@@ -332,7 +344,8 @@ Reply Coordinator::Handle(const PinEvent& event, DriverContext& context) {
 }
 
 Reply Coordinator::Handle(const DrainEvent& event, DriverContext& context) {
-  if (absl::Status status = membership_.SetCordoned(event.worker, event.drain);
+  if (absl::Status status = membership_.SetCordoned(event.worker, event.drain,
+                                                    context.next_revision);
       !status.ok()) {
     return Refused(std::move(status));
   }
@@ -390,7 +403,11 @@ control::ClusterView Coordinator::View() const {
         member.draining() &&
         (member.is(control::Role::kExpert)
              ? named.count(id) == 0
-             : !member.alive() || !member.oldest_in_flight.valid());
+             : !member.alive() ||
+                   (TL_PLANTED(kRestIsIdleNow) &&
+                    !member.oldest_in_flight.valid()) ||
+                   (member.at_rest && member.followed_epoch == cluster_.epoch &&
+                    member.followed_revision >= member.draining_since));
     view.workers.push_back(std::move(worker));
   }
   for (const auto& [version, record] : driver_.records()) {

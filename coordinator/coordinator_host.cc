@@ -4,6 +4,7 @@
 
 #include "common/clock.h"
 #include "common/log.h"
+#include "common/status_macros.h"
 #include "control/status_to_grpc.h"
 
 namespace trunkline::coordinator {
@@ -70,7 +71,6 @@ void CoordinatorHost::Follow(const std::string& leader,
   const std::lock_guard<std::mutex> lock(mutex_);
   over = std::move(coordinator_);
   following_ = NotLeading(leader, why);
-  last_view_ = nullptr;
   role_changed_ = true;
   deposed_ = false;
   changed_.notify_all();
@@ -99,20 +99,27 @@ Reply CoordinatorHost::Submit(const Event& event, const char* method) {
   return std::move(outcome.reply);
 }
 
+// What is in memory may be answered: this coordinator leads by its lease, and
+// the store has just said that nobody else does.
+absl::Status CoordinatorHost::ConfirmLead() {
+  TL_RETURN_IF_ERROR(CheckLeading());
+  const Moment moment = NowMoment();
+  DurableCoordinator::Outcome outcome = coordinator_->Confirm(moment);
+  Record(&outcome, coordinator_->commits(), coordinator_->commit_failures(),
+         moment.now);
+  return outcome.reply.status;
+}
+
 absl::StatusOr<control::wire::ClusterView> CoordinatorHost::View() {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (absl::Status status = CheckLeading(); !status.ok()) return status;
-  if (!coordinator_->stale()) return control::ToProto(coordinator_->View());
-  return last_view_ ? *last_view_ : control::wire::ClusterView();
+  TL_RETURN_IF_ERROR(ConfirmLead());
+  return control::ToProto(coordinator_->View());
 }
 
 absl::Status CoordinatorHost::Query(
     const std::function<void(const Coordinator&)>& query) {
   const std::lock_guard<std::mutex> lock(mutex_);
-  if (absl::Status status = CheckLeading(); !status.ok()) return status;
-  if (coordinator_->stale()) {
-    return absl::UnavailableError("the placement store does not answer");
-  }
+  TL_RETURN_IF_ERROR(ConfirmLead());
   query(coordinator_->core());
   return absl::OkStatus();
 }
@@ -254,7 +261,6 @@ void CoordinatorHost::Publish(std::unique_lock<std::mutex>& lock) {
   const control::ClusterView plain = coordinator_->View();
   const SharedView view = std::make_shared<const control::wire::ClusterView>(
       control::ToProto(plain));
-  last_view_ = view;
   view_changed_ = false;
   metrics_->OnView(plain);
   lock.unlock();

@@ -57,10 +57,12 @@ class CoordinatorHost {
 
   // Takes one event, committed when this returns.
   Reply Submit(const Event& event, const char* method);
-  // As of now, with load progress. UNAVAILABLE while this one follows.
+  // Reads are linearizable: what they tell was true at some moment of the call.
+  // UNAVAILABLE while this one follows, and while the store does not confirm
+  // that it leads. They may take as long as a commit.
+  // As of now, with load progress.
   absl::StatusOr<control::wire::ClusterView> View();
-  // Runs `query` on the core under the lock; UNAVAILABLE while the store does
-  // not answer or this one follows.
+  // Runs `query` on the core under the lock.
   absl::Status Query(const std::function<void(const Coordinator&)>& query);
   absl::StatusOr<RebalanceSnapshot> Snapshot();
 
@@ -71,6 +73,7 @@ class CoordinatorHost {
   void Record(DurableCoordinator::Outcome* outcome, uint64_t commits,
               uint64_t failures, absl::Time began);
   absl::Status CheckLeading() const;
+  absl::Status ConfirmLead();
   bool Publishable() const {
     return view_changed_ && coordinator_ != nullptr && !coordinator_->stale();
   }
@@ -97,7 +100,6 @@ class CoordinatorHost {
   absl::Status following_;  // why it follows, while it does
   bool role_changed_ = false;
   bool deposed_ = false;
-  SharedView last_view_;
   bool view_changed_ = true;  // the first view is published at the start
   bool stopping_ = false;
   bool plan_wanted_ = false;

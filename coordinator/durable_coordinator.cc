@@ -1,7 +1,9 @@
 #include "coordinator/durable_coordinator.h"
 
 #include "absl/strings/str_cat.h"
+#include "common/planted_mistake.h"
 #include "common/status_macros.h"
+#include "control/status_to_grpc.h"
 
 namespace trunkline::coordinator {
 namespace {
@@ -66,21 +68,57 @@ absl::Status DurableCoordinator::Recover(Moment moment) {
   return absl::OkStatus();
 }
 
+DurableCoordinator::Outcome DurableCoordinator::StoreAway(
+    const absl::Status& status) const {
+  Outcome outcome;
+  outcome.reply.status = absl::UnavailableError(absl::StrCat(
+      "the placement store does not answer: ", std::string(status.message())));
+  return outcome;
+}
+
 DurableCoordinator::Outcome DurableCoordinator::Step(const Event& event,
                                                      Moment moment) {
-  if (stale_) {
-    if (absl::Status status = Recover(moment); !status.ok()) {
-      Outcome outcome;
-      outcome.reply.status = absl::UnavailableError(
-          absl::StrCat("the placement store does not answer: ",
-                       std::string(status.message())));
+  const bool recovers = stale_;
+  if (recovers) {
+    if (absl::Status status = Recover(moment); !status.ok())
+      return StoreAway(status);
+  }
+  Actions actions = core_->Step(event, moment);
+  const bool reads =
+      actions.change.empty() && !std::holds_alternative<HeartbeatEvent>(event);
+  Outcome outcome = Finish(std::move(actions), moment);
+  if (reads) {
+    Outcome confirmed = Confirm(moment);
+    if (!confirmed.reply.status.ok()) return confirmed;
+    outcome.view_changed = outcome.view_changed || confirmed.view_changed;
+  }
+  if (recovers) outcome.view_changed = !stale_;
+  return outcome;
+}
+
+DurableCoordinator::Outcome DurableCoordinator::Confirm(Moment moment) {
+  Outcome outcome;
+  if (!stale_) {
+    const absl::Status status = store_->Confirm();
+    if (status.ok()) return outcome;
+    if (absl::IsFailedPrecondition(status)) {
+      deposed_ = stale_ = true;
+      outcome = StoreAway(status);
+      if (control::IsNotLeading(status)) {
+        control::SetNotLeading(control::LeaderIn(status),
+                               &outcome.reply.status);
+      }
       return outcome;
     }
-    Outcome outcome = Finish(core_->Step(event, moment), moment);
-    outcome.view_changed = !stale_;
-    return outcome;
+    if (!absl::IsAborted(status)) return StoreAway(status);
+    stale_ = true;
+    recover_at_ = moment.now + kRecoverPeriod;
   }
-  return Finish(core_->Step(event, moment), moment);
+  // Loading is a barrier too.
+  if (absl::Status status = Recover(moment); !status.ok())
+    return StoreAway(status);
+  outcome.view_changed = true;
+  return outcome;
 }
 
 DurableCoordinator::Outcome DurableCoordinator::Tick(Moment moment) {
@@ -111,7 +149,7 @@ DurableCoordinator::Outcome DurableCoordinator::Finish(Actions actions,
     return outcome;
   }
   ++commit_failures_;
-  stale_ = true;
+  stale_ = !TL_PLANTED(kCoreAheadOfStore);
   if (absl::IsFailedPrecondition(status)) deposed_ = true;
   recover_at_ = moment.now + kRecoverPeriod;
   outcome = Outcome();
@@ -119,7 +157,7 @@ DurableCoordinator::Outcome DurableCoordinator::Finish(Actions actions,
       absl::StrCat("the placement store refused the change: ",
                    std::string(status.message())));
   outcome.notes.push_back(std::string(outcome.reply.status.message()));
-  if (!deposed_ && Recover(moment).ok()) outcome.view_changed = true;
+  if (!deposed_ && stale_ && Recover(moment).ok()) outcome.view_changed = true;
   return outcome;
 }
 

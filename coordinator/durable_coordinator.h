@@ -32,8 +32,13 @@ class DurableCoordinator {
 
   // A step whose change can not be committed did not happen: the reply is
   // UNAVAILABLE with the store's reason, and the core starts over from what the
-  // store holds.
+  // store holds. A request that changes nothing is a read, and answered after a
+  // barrier; heartbeats are no reads.
   Outcome Step(const Event& event, Moment moment);
+  // The barrier: when the reply is OK, View() and core() were the newest at
+  // some moment of this call. UNAVAILABLE: the store does not say so; with
+  // control::LeaderIn when it says that another coordinator leads.
+  Outcome Confirm(Moment moment);
   Outcome Tick(Moment moment);
   absl::Time NextDeadline() const;
 
@@ -53,6 +58,7 @@ class DurableCoordinator {
       : options_(options), store_(std::move(store)) {}
   absl::Status Recover(Moment moment);
   Outcome Finish(Actions actions, Moment moment);
+  Outcome StoreAway(const absl::Status& status) const;
 
   const CoreOptions options_;
   std::unique_ptr<PlacementStore> store_;

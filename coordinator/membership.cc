@@ -5,11 +5,21 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/planted_mistake.h"
+#include "common/status_macros.h"
+#include "control/status_to_grpc.h"
 
 namespace trunkline::coordinator {
 
 using control::Registration;
 using control::VersionReport;
+
+namespace {
+
+// More processes of one name are not on their way at once.
+constexpr size_t kReplacedKept = 8;
+
+}  // namespace
 
 const VersionReport* Member::FindReport(PlacementVersion version) const {
   for (const VersionReport& report : record.versions) {
@@ -57,26 +67,67 @@ absl::Status Membership::CheckAdmission(
   return absl::OkStatus();
 }
 
-WorkerId Membership::Register(const Registration& registration, absl::Time now,
-                              uint32_t* next_worker) {
+absl::Status Membership::CheckSuccession(const Registration& registration,
+                                         const Member& member) {
+  const WorkerRecord& record = member.record;
+  const std::vector<uint64_t>& replaced = record.replaced;
+  if (registration.process == record.registration.process) {
+    if (!record.left) return absl::OkStatus();
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this process of worker '", member.name(), "' has left the cluster"));
+  }
+  if (std::count(replaced.begin(), replaced.end(), registration.process) != 0) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "this process of worker '", member.name(),
+        "' was replaced by incarnation ", record.incarnation, " at ",
+        record.registration.data_address, record.registration.api_address));
+  }
+  if (registration.replaces == record.incarnation) return absl::OkStatus();
+  absl::Status held = absl::AbortedError(absl::StrCat(
+      "the name '", member.name(), "' is incarnation ", record.incarnation,
+      "'s at ", record.registration.data_address,
+      record.registration.api_address, ", and this process replaces ",
+      registration.replaces));
+  control::SetNameHeld(record.incarnation, &held);
+  return held;
+}
+
+absl::StatusOr<WorkerId> Membership::Register(const Registration& registration,
+                                              absl::Time now,
+                                              uint32_t* next_worker) {
   const Member* known = FindByName(registration.name, registration.role);
+  if (known != nullptr)
+    TL_RETURN_IF_ERROR(CheckSuccession(registration, *known));
   const WorkerId id =
       known != nullptr ? known->record.id : WorkerId((*next_worker)++);
   Member& member = members_[id];
   member.record.id = id;
+  member.lease_end = now + options_.lease;
+  const bool same_process =
+      known != nullptr && !TL_PLANTED(kForgetProcess) &&
+      member.record.registration.process == registration.process;
+  // Asked twice, or the answer was lost: nothing has changed.
+  if (same_process && member.alive()) return id;
+  if (!same_process) {
+    // A new incarnation is a new process: it holds nothing until it says so.
+    ++member.record.incarnation;
+    member.record.leaving = false;
+    member.costs = control::ExpertCosts();
+    std::vector<uint64_t>& replaced = member.record.replaced;
+    if (known != nullptr)
+      replaced.push_back(member.record.registration.process);
+    if (replaced.size() > kReplacedKept) replaced.erase(replaced.begin());
+  }
   member.record.registration = registration;
   member.record.registration.moe_layers.clear();
-  // A new incarnation is a new process: it holds nothing until it says so.
-  ++member.record.incarnation;
+  member.record.registration.replaces = 0;
   member.record.versions.clear();
   member.record.alive = true;
   member.record.left = false;
-  member.record.leaving = false;
-  member.lease_end = now + options_.lease;
   member.oldest_in_flight = PlacementVersion();
   member.followed_epoch = 0;
   member.followed_revision = 0;
-  member.costs = control::ExpertCosts();
+  member.at_rest = false;
   MarkChanged(id);
   return id;
 }
@@ -111,6 +162,10 @@ absl::Status Membership::Renew(const control::Heartbeat& heartbeat,
     member.followed_epoch = heartbeat.view_epoch;
     member.followed_revision = heartbeat.view_revision;
     ++generation_;
+  }
+  if (report.at_rest != member.at_rest) {
+    member.at_rest = report.at_rest;
+    MarkChanged(heartbeat.worker);
   }
   if (report.wants_drain && !member.record.leaving) {
     member.record.leaving = true;
@@ -181,13 +236,15 @@ absl::Status Membership::Leave(WorkerId worker, uint64_t incarnation,
   return absl::OkStatus();
 }
 
-absl::Status Membership::SetCordoned(const std::string& name, bool cordoned) {
+absl::Status Membership::SetCordoned(const std::string& name, bool cordoned,
+                                     uint64_t next_revision) {
   bool known = false;
   for (auto& [id, member] : members_) {
     if (member.name() != name) continue;
     known = true;
     if (member.record.cordoned == cordoned) continue;
     member.record.cordoned = cordoned;
+    if (cordoned) member.draining_since = next_revision;
     MarkChanged(id);
   }
   if (known) return absl::OkStatus();
@@ -252,7 +309,7 @@ std::vector<placement::WorkerProfile> Membership::UsableExperts() const {
   std::vector<placement::WorkerProfile> profiles;
   for (const auto& [id, member] : members_) {
     if (!member.is(control::Role::kExpert) || !member.alive() ||
-        member.draining()) {
+        (member.draining() && !TL_PLANTED(kIgnoreDrain))) {
       continue;
     }
     const Registration& registration = member.record.registration;

@@ -36,6 +36,10 @@ struct Member {
   // Trunks: from the last heartbeat of this incarnation.
   PlacementVersion oldest_in_flight;
   uint64_t followed_epoch = 0, followed_revision = 0;
+  bool at_rest = false;  // refuses new requests and has none
+  // The first view of this epoch that shows it as draining, once it is; what a
+  // trunk says of its rest counts from there on.
+  uint64_t draining_since = 0;
   // Expert workers: as shown. Measurements move all the time; what is shown
   // follows in steps of a quarter, so that views do not.
   control::ExpertCosts costs;
@@ -57,17 +61,22 @@ class Membership {
   // alive: its fixed capacity is another. Not kept in the store; a worker that
   // has not joined since a restart has said nothing.
   absl::Status CheckAdmission(const control::Registration& registration) const;
-  // Joins or joins again. *next_worker gives the id of a new name.
-  WorkerId Register(const control::Registration& registration, absl::Time now,
-                    uint32_t* next_worker);
+  // Joins or joins again. *next_worker gives the id of a new name. The same
+  // process keeps its incarnation, and what it has reported while it is alive.
+  // ABORTED (control::NameHeldBy): the name is another process's, which this
+  // one does not say that it replaces. FAILED_PRECONDITION: this process has
+  // been replaced or has left.
+  absl::StatusOr<WorkerId> Register(const control::Registration& registration,
+                                    absl::Time now, uint32_t* next_worker);
   // Renews the lease and takes the report; versions that `known` lacks are
   // dropped from it. NOT_FOUND: register again. FAILED_PRECONDITION: another
   // process has the name now.
   absl::Status Renew(const control::Heartbeat& heartbeat,
                      const std::set<PlacementVersion>& known, absl::Time now);
   absl::Status Leave(WorkerId worker, uint64_t incarnation, absl::Time now);
-  // NOT_FOUND names the worker.
-  absl::Status SetCordoned(const std::string& name, bool cordoned);
+  // next_revision: of the view that will show it. NOT_FOUND names the worker.
+  absl::Status SetCordoned(const std::string& name, bool cordoned,
+                           uint64_t next_revision);
   // Ends leases. Returns whose.
   std::vector<WorkerId> Expire(absl::Time now);
   // Forgets those gone for long that are not in `named`. Returns whom.
@@ -92,6 +101,9 @@ class Membership {
   std::vector<WorkerRecord> TakeChanged();
 
  private:
+  // Why `registration` may not have the name that `member` has.
+  static absl::Status CheckSuccession(const control::Registration& registration,
+                                      const Member& member);
   void MarkChanged(WorkerId worker);
   void TakeCosts(const control::ExpertCosts& costs, Member* member);
   void TakeReports(const std::vector<control::VersionReport>& reports,

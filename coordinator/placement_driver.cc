@@ -4,6 +4,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/planted_mistake.h"
 #include "common/status_macros.h"
 #include "coordinator/readiness.h"
 #include "placement/placement_diff.h"
@@ -160,6 +161,7 @@ bool PlacementDriver::AdvanceStaging(PlacementRecord* record,
     }
     const control::VersionReport* report = member->FindReport(version);
     if (report != nullptr && report->state == control::ShardState::kFailed) {
+      if (TL_PLANTED(kKeepFailedStaging)) continue;
       AbandonRecord(record, WhyNotReady(context.membership, worker, version),
                     context);
       return true;
@@ -236,7 +238,7 @@ bool PlacementDriver::TrunkMayUse(const Member& trunk,
       trunk.followed_revision < revision) {
     return true;
   }
-  return trunk.oldest_in_flight.valid() &&
+  return trunk.oldest_in_flight.valid() && !TL_PLANTED(kRetireUnderSteps) &&
          trunk.oldest_in_flight <= record.map.version;
 }
 

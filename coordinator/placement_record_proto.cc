@@ -131,6 +131,8 @@ std::string EncodeWorker(const WorkerRecord& worker) {
   out.set_failure_domain(registration.failure_domain);
   out.set_memory_bytes(registration.memory_bytes);
   out.set_speed(registration.speed);
+  out.set_process(registration.process);
+  out.mutable_replaced()->Add(worker.replaced.begin(), worker.replaced.end());
   for (const control::VersionReport& report : worker.versions) {
     pb::WorkerVersion* version = out.add_versions();
     version->set_version(report.version.value);
@@ -164,6 +166,8 @@ absl::StatusOr<WorkerRecord> DecodeWorker(const std::string& bytes) {
   registration.failure_domain = in.failure_domain();
   registration.memory_bytes = in.memory_bytes();
   registration.speed = in.speed();
+  registration.process = in.process();
+  worker.replaced.assign(in.replaced().begin(), in.replaced().end());
   for (const pb::WorkerVersion& version : in.versions()) {
     if (version.state() <
             static_cast<uint32_t>(control::ShardState::kLoading) ||

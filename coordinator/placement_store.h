@@ -43,13 +43,17 @@ struct ClusterRecord {
 
 struct WorkerRecord {
   WorkerId id;
-  control::Registration registration;  // moe_layers empty: see ClusterModel
+  // moe_layers empty: see ClusterModel; replaces: 0.
+  control::Registration registration;
   uint64_t incarnation = 0;
   bool alive = false;
   bool left = false;      // said goodbye, so nothing is in flight
   bool cordoned = false;  // an operator drains it
   bool leaving = false;   // it asked to be drained; over with the process
   std::vector<control::VersionReport> versions;  // ascending by version
+  // Processes that had the name before, the latest last, a few of them: a
+  // request of theirs that is still on its way takes nothing back.
+  std::vector<uint64_t> replaced;
 };
 
 struct PlacementRecord {
@@ -103,6 +107,12 @@ class PlacementStore {
   // leave it unknown whether the change happened: Load tells.
   // FAILED_PRECONDITION: another coordinator has begun a later epoch.
   virtual absl::Status Commit(const StoreChange& change) = 0;
+  // OK: at some moment of the call this opening's epoch was the newest, and
+  // what its last Load and Commit left was all that there is. A barrier in
+  // front of reads from memory; changes nothing. FAILED_PRECONDITION: another
+  // coordinator leads (control::LeaderIn, where the store knows who), or nobody
+  // does. ABORTED: something else was written; Load tells what.
+  virtual absl::Status Confirm() = 0;
 };
 
 }  // namespace trunkline::coordinator

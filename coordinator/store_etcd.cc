@@ -8,6 +8,7 @@
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "control/status_to_grpc.h"
 #include "coordinator/etcd_contents.h"
 #include "coordinator/placement_record_proto.h"
 #include "proto/placement_store.pb.h"
@@ -169,6 +170,20 @@ class EtcdStore final : public PlacementStore {
     return absl::OkStatus();
   }
 
+  // Reads with the fence's comparisons; etcd serves them as of a moment of the
+  // call, agreed upon by a majority, because they are not "serializable".
+  absl::Status Confirm() override {
+    pb::TxnRequest request = Fence(/*after_last=*/true);
+    *request.add_success() = RangeOp(lead_.key);
+    TL_ASSIGN_OR_RETURN(const pb::TxnResponse response, client_->Txn(request));
+    if (response.succeeded()) return absl::OkStatus();
+    if (response.responses_size() != 3) return NoAnswer();
+    absl::Status refused = WhyRefused(response);
+    if (absl::IsFailedPrecondition(refused))
+      control::SetNotLeading(ValueIn(response.responses(0)), &refused);
+    return refused;
+  }
+
  private:
   static absl::Status NoAnswer() {
     return absl::InternalError("etcd answered another request");
@@ -203,10 +218,9 @@ class EtcdStore final : public PlacementStore {
     lead->set_create_revision(lead_.create_revision);
   }
 
-  // One transaction under the fence. after_last: only if nothing was written
-  // since this store's last write.
-  absl::StatusOr<pb::TxnResponse> Fenced(const std::vector<pb::RequestOp>& ops,
-                                         bool after_last) {
+  // What a transaction compares, and what it tells when that does not hold.
+  // after_last: only if nothing was written since this store's last write.
+  pb::TxnRequest Fence(bool after_last) const {
     pb::TxnRequest request;
     CompareLead(&request);
     pb::Compare* epoch = request.add_compare();
@@ -219,12 +233,19 @@ class EtcdStore final : public PlacementStore {
       last->set_target(pb::Compare::MOD);
       last->set_mod_revision(commit_revision_);
     }
-    const std::string commit = absl::StrCat(epoch_, ".", ++commit_sequence_);
-    *request.add_success() = PutOp(keys_.commit(), commit);
-    for (const pb::RequestOp& op : ops) *request.add_success() = op;
     for (const std::string& key : {lead_.key, keys_.epoch(), keys_.commit()}) {
       *request.add_failure() = RangeOp(key);
     }
+    return request;
+  }
+
+  // One transaction under the fence.
+  absl::StatusOr<pb::TxnResponse> Fenced(const std::vector<pb::RequestOp>& ops,
+                                         bool after_last) {
+    pb::TxnRequest request = Fence(after_last);
+    const std::string commit = absl::StrCat(epoch_, ".", ++commit_sequence_);
+    *request.add_success() = PutOp(keys_.commit(), commit);
+    for (const pb::RequestOp& op : ops) *request.add_success() = op;
     TL_ASSIGN_OR_RETURN(pb::TxnResponse response, client_->Txn(request));
     if (response.succeeded()) {
       commit_revision_ = response.header().revision();

@@ -2,7 +2,10 @@
 
 #include <utility>
 
+#include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "absl/strings/str_join.h"
+#include "absl/strings/str_split.h"
 #include "common/status_macros.h"
 #include "coordinator/sqlite_database.h"
 #include "placement/placement_json.h"
@@ -10,7 +13,7 @@
 namespace trunkline::coordinator {
 namespace {
 
-constexpr uint64_t kSchemaVersion = 1;
+constexpr uint64_t kSchemaVersion = 2;
 
 // Exclusive locking makes a second coordinator on the same file fail at its
 // start, and needs no shared memory beside the log.
@@ -41,7 +44,8 @@ CREATE TABLE workers (
   api_address TEXT NOT NULL, metrics_address TEXT NOT NULL,
   model_digest TEXT NOT NULL, numerics_class TEXT NOT NULL,
   self_check_digest TEXT NOT NULL, failure_domain TEXT NOT NULL,
-  memory_bytes INTEGER NOT NULL, speed REAL NOT NULL, UNIQUE (name, role));
+  memory_bytes INTEGER NOT NULL, speed REAL NOT NULL,
+  process INTEGER NOT NULL, replaced TEXT NOT NULL, UNIQUE (name, role));
 CREATE TABLE worker_versions (
   worker INTEGER NOT NULL, version INTEGER NOT NULL, state INTEGER NOT NULL,
   error TEXT NOT NULL, PRIMARY KEY (worker, version));
@@ -51,6 +55,12 @@ CREATE TABLE placements (
 CREATE TABLE history (
   sequence INTEGER PRIMARY KEY, at_ns INTEGER NOT NULL,
   version INTEGER NOT NULL, state INTEGER NOT NULL, detail TEXT NOT NULL);
+)sql";
+
+// Files of release 0.1 do not tell processes apart.
+constexpr char kFromSchema1[] = R"sql(
+ALTER TABLE workers ADD COLUMN process INTEGER NOT NULL DEFAULT 0;
+ALTER TABLE workers ADD COLUMN replaced TEXT NOT NULL DEFAULT '';
 )sql";
 
 uint64_t Number(PlacementVersion version) {
@@ -68,13 +78,16 @@ class SqliteStore final : public PlacementStore {
   absl::Status Begin(uint64_t new_cluster_id) {
     TL_RETURN_IF_ERROR(database_.Execute(kSetup));
     TL_ASSIGN_OR_RETURN(const uint64_t schema, SchemaVersion());
-    if (schema != 0 && schema != kSchemaVersion) {
+    if (schema > kSchemaVersion) {
       return absl::FailedPreconditionError(
           absl::StrCat("state file ", database_.path(), ": schema version ",
                        schema, ", this program reads ", kSchemaVersion));
     }
     return Transaction([&]() -> absl::Status {
       if (schema == 0) TL_RETURN_IF_ERROR(Create(new_cluster_id));
+      if (schema == 1) TL_RETURN_IF_ERROR(database_.Execute(kFromSchema1));
+      TL_RETURN_IF_ERROR(database_.Execute(
+          absl::StrCat("PRAGMA user_version = ", kSchemaVersion).c_str()));
       TL_RETURN_IF_ERROR(
           database_.Execute("UPDATE cluster SET epoch = epoch + 1"));
       TL_ASSIGN_OR_RETURN(ClusterRecord cluster, LoadCluster());
@@ -95,6 +108,14 @@ class SqliteStore final : public PlacementStore {
 
   absl::Status Commit(const StoreChange& change) override {
     return Transaction([&] { return Write(change); });
+  }
+
+  absl::Status Confirm() override {
+    TL_ASSIGN_OR_RETURN(SqliteStatement epoch,
+                        database_.Prepare("SELECT epoch FROM cluster"));
+    TL_ASSIGN_OR_RETURN(const bool found, epoch.Step());
+    if (!found) return Damaged("has no cluster row");
+    return CheckEpoch(epoch.Unsigned());
   }
 
  private:
@@ -129,8 +150,6 @@ class SqliteStore final : public PlacementStore {
 
   absl::Status Create(uint64_t new_cluster_id) {
     TL_RETURN_IF_ERROR(database_.Execute(kTables));
-    TL_RETURN_IF_ERROR(database_.Execute(
-        absl::StrCat("PRAGMA user_version = ", kSchemaVersion).c_str()));
     TL_ASSIGN_OR_RETURN(
         SqliteStatement insert,
         database_.Prepare("INSERT INTO cluster VALUES (1, ?, 0, 0, 1, 1, 0, "
@@ -215,7 +234,7 @@ class SqliteStore final : public PlacementStore {
         SqliteStatement insert,
         database_.Prepare("INSERT OR REPLACE INTO workers VALUES "
                           "(?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, ?, "
-                          "?)"));
+                          "?, ?, ?)"));
     insert.Bind(uint64_t{worker.id.value}).Bind(registration.name);
     insert.Bind(static_cast<uint64_t>(registration.role));
     insert.Bind(worker.incarnation).Bind(uint64_t{worker.alive});
@@ -225,7 +244,8 @@ class SqliteStore final : public PlacementStore {
     insert.Bind(registration.model_digest).Bind(registration.numerics_class);
     insert.Bind(registration.self_check_digest);
     insert.Bind(registration.failure_domain).Bind(registration.memory_bytes);
-    TL_RETURN_IF_ERROR(insert.Bind(registration.speed).Run());
+    insert.Bind(registration.speed).Bind(registration.process);
+    TL_RETURN_IF_ERROR(insert.Bind(absl::StrJoin(worker.replaced, ",")).Run());
     TL_RETURN_IF_ERROR(Delete("DELETE FROM worker_versions WHERE worker = ?",
                               worker.id.value));
     for (const control::VersionReport& report : worker.versions) {
@@ -311,7 +331,8 @@ class SqliteStore final : public PlacementStore {
             "SELECT id, name, role, incarnation, alive, has_left, cordoned, "
             "leaving, data_address, api_address, metrics_address, "
             "model_digest, numerics_class, self_check_digest, failure_domain, "
-            "memory_bytes, speed FROM workers ORDER BY id"));
+            "memory_bytes, speed, process, replaced FROM workers "
+            "ORDER BY id"));
     TL_ASSIGN_OR_RETURN(bool row, query.Step());
     while (row) {
       WorkerRecord worker;
@@ -333,6 +354,8 @@ class SqliteStore final : public PlacementStore {
       registration.failure_domain = query.Text();
       registration.memory_bytes = query.Unsigned();
       registration.speed = query.Real();
+      registration.process = query.Unsigned();
+      TL_RETURN_IF_ERROR(ReadReplaced(query.Text(), &worker));
       if (registration.role != control::Role::kTrunk &&
           registration.role != control::Role::kExpert) {
         return Damaged(absl::StrCat("worker ", worker.id.value, " has role ",
@@ -341,6 +364,17 @@ class SqliteStore final : public PlacementStore {
       TL_RETURN_IF_ERROR(LoadReports(&worker));
       workers->push_back(std::move(worker));
       TL_ASSIGN_OR_RETURN(row, query.Step());
+    }
+    return absl::OkStatus();
+  }
+
+  absl::Status ReadReplaced(const std::string& list, WorkerRecord* worker) {
+    for (const absl::string_view one :
+         absl::StrSplit(list, ',', absl::SkipEmpty())) {
+      if (!absl::SimpleAtoi(one, &worker->replaced.emplace_back())) {
+        return Damaged(absl::StrCat("worker ", worker->id.value,
+                                    " replaced no processes: ", list));
+      }
     }
     return absl::OkStatus();
   }

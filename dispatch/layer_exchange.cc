@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/planted_mistake.h"
 #include "common/status_macros.h"
 #include "routing/route_validator.h"
 
@@ -268,7 +269,7 @@ void LayerExchange::CloseFlights(WorkerId worker,
 }
 
 void LayerExchange::Exclude(WorkerId worker, const std::string& why) {
-  std::erase(live_, worker);
+  if (!TL_PLANTED(kRetryTheLost)) std::erase(live_, worker);
   if (!Contains(excluded_, worker)) excluded_.push_back(worker);
   last_failure_ = absl::StrCat("worker ", worker.value, ": ", why);
 }

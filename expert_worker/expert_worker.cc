@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/check.h"
+#include "common/planted_mistake.h"
 
 namespace trunkline::expert {
 
@@ -83,6 +84,9 @@ FrameVerdict ExpertWorker::OnFrame(const ReceivedFrame& frame, absl::Time now) {
         header.ok() ? *header : FrameHeader(),
         {RefusalCode::kMalformed, std::string(view.status().message())});
   }
+  if (TL_PLANTED(kServeAnotherVersion) && !versions_.empty() &&
+      !versions_.contains(PlacementVersion(view->header.placement_version)))
+    view->header.placement_version = versions_.rbegin()->first.value;
   const FrameHeader& header = view->header;
   if (auto fault = CheckAddress(header)) return refuse(header, *fault);
   if (auto fault = CheckShape(header)) return refuse(header, *fault);

@@ -6,6 +6,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/log.h"
+#include "common/planted_mistake.h"
 #include "common/status_macros.h"
 
 namespace trunkline::expert {
@@ -15,8 +16,6 @@ namespace {
 constexpr absl::Duration kLook = absl::Milliseconds(100);
 // Before a busy peer is asked again.
 constexpr absl::Duration kBusyWait = absl::Milliseconds(20);
-
-absl::Time Now() { return Clock::Monotonic().Now(); }
 
 std::string Label(ExpertKey key) {
   return absl::StrCat("layer ", key.layer.value, " expert ", key.expert.value);
@@ -163,7 +162,8 @@ absl::StatusOr<FetchedExpert> PeerLoader::FetchFrom(
         transfer.result.parts[0], transfer.result.parts[1]};
     transfer.result.digest = model::DigestOfParts(parts);
     const ExpertDigest want = request.digest.value_or(*transfer.digest);
-    if (transfer.result.digest == want) return std::move(transfer.result);
+    if (transfer.result.digest == want || TL_PLANTED(kBelieveWhatCame))
+      return std::move(transfer.result);
     status = absl::DataLossError(absl::StrCat(
         "the digest of what came is ", model::DigestHex(transfer.result.digest),
         ", it must be ", model::DigestHex(want)));

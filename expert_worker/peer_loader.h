@@ -57,6 +57,7 @@ class PeerLoader {
     // For one expert, over all peers.
     absl::Duration expert_patience = absl::Seconds(60);
     int requests_under_way_max = 4;
+    const Clock* clock = &Clock::Monotonic();
   };
   struct Counts {
     uint64_t experts = 0, bytes = 0;
@@ -85,6 +86,7 @@ class PeerLoader {
       const std::function<bool()>& cancelled);
   absl::StatusOr<transport::ConnectionId> Connect(const Peer& peer);
   void ForgetIfDown(const transport::Event& event);
+  absl::Time Now() const { return options_.clock->Now(); }
   void Ask(Transfer& transfer);
   absl::Status Take(Transfer& transfer, transport::Event& event);
   absl::Status TakeRows(Transfer& transfer, const ShardFrame& frame);

@@ -4,7 +4,10 @@
 #include <limits>
 #include <memory>
 #include <numeric>
+#include <set>
+#include <string>
 #include <tuple>
+#include <utility>
 
 #include "common/random.h"
 #include "placement/eplb.h"
@@ -22,7 +25,7 @@ using Holders = std::vector<std::vector<size_t>>;  // [experts] -> workers
 // The eplb packs given to the workers that already hold most of them, so that
 // as little as possible moves. Greedy, best overlap first.
 Holders FitToCurrent(const EplbResult& eplb, size_t workers,
-                     const std::set<std::pair<size_t, size_t>>& current) {
+                     const CopySet& current) {
   const size_t slots = eplb.expert_of_slot.size() / workers;
   std::vector<std::tuple<int64_t, size_t, size_t>> overlaps;
   for (size_t pack = 0; pack < workers; ++pack) {
@@ -30,7 +33,7 @@ Holders FitToCurrent(const EplbResult& eplb, size_t workers,
       int64_t overlap = 0;
       for (size_t s = pack * slots; s < (pack + 1) * slots; ++s) {
         const size_t expert = static_cast<size_t>(eplb.expert_of_slot[s]);
-        overlap += static_cast<int64_t>(current.count({expert, worker}));
+        overlap += current.Has(expert, worker) ? 1 : 0;
       }
       overlaps.emplace_back(-overlap, pack, worker);
     }
@@ -90,7 +93,7 @@ class Incremental {
 
  private:
   struct Layer {
-    SearchLayer fixed;
+    std::shared_ptr<const SearchLayer> fixed;
     std::unique_ptr<LayerSearch> search;
     double yardstick = std::numeric_limits<double>::infinity();
     Holders alternative;  // of the yardstick; empty: none
@@ -112,14 +115,14 @@ class Incremental {
   void AddLayer(size_t l) {
     const MoeLayerShape& shape = request_.layers[l];
     const LayerLoad* load = FindLoad(request_.loads, shape.layer);
-    Layer layer;
     if (load == nullptr ||
         std::accumulate(load->load.begin(), load->load.end(), 0.0) <= 0) {
       return;  // nothing to balance
     }
-    layer.fixed.load = load->load;
-    layer.fixed.expert_bytes = static_cast<uint64_t>(shape.expert_bytes);
-    layer.fixed.replicas_min = request_.replicas;
+    SearchLayer fixed;
+    fixed.load = load->load;
+    fixed.expert_bytes = static_cast<uint64_t>(shape.expert_bytes);
+    fixed.replicas_min = request_.replicas;
     Holders holders(load->load.size());
     int64_t copies = 0;
     for (size_t e = 0; e < holders.size(); ++e) {
@@ -129,14 +132,16 @@ class Incremental {
       }
     }
     const int64_t workers = static_cast<int64_t>(request_.workers.size());
-    layer.fixed.worker_copies_max = request_.slots_per_worker != 0
-                                        ? request_.slots_per_worker
-                                        : shape.experts;
-    layer.fixed.copies_max =
+    fixed.worker_copies_max = request_.slots_per_worker != 0
+                                  ? request_.slots_per_worker
+                                  : shape.experts;
+    fixed.copies_max =
         request_.slots_per_worker != 0
             ? request_.slots_per_worker * workers
             : std::max(copies, shape.experts * request_.replicas);
-    CollectCopies(l, &layer.fixed);
+    CollectCopies(l, &fixed);
+    Layer layer;
+    layer.fixed = std::make_shared<const SearchLayer>(std::move(fixed));
     layer.search = std::make_unique<LayerSearch>(layer.fixed, request_.workers,
                                                  holders, &budget_);
     SetYardstick(&layer);
@@ -145,8 +150,7 @@ class Incremental {
   }
 
   void CollectCopies(size_t l, SearchLayer* fixed) const {
-    const auto collect = [&](const PlacementMap& map,
-                             std::set<std::pair<size_t, size_t>>* copies) {
+    const auto collect = [&](const PlacementMap& map, CopySet* copies) {
       const LayerPlacement* layer = map.FindLayer(request_.layers[l].layer);
       if (layer == nullptr) return;
       for (size_t e = 0; e < layer->replicas.size(); ++e) {
@@ -154,10 +158,12 @@ class Incremental {
           if (FindProfile(request_.workers, replica.worker) == nullptr) {
             continue;
           }
-          copies->emplace(e, IndexOf(replica.worker));
+          copies->Insert(e, IndexOf(replica.worker));
         }
       }
     };
+    fixed->current = CopySet(fixed->load.size(), request_.workers.size());
+    fixed->held = fixed->current;
     // What repair had to add is decided: it is not the search's to pay for.
     collect(start_, &fixed->current);
     for (const PlacementMap* map : request_.held) collect(*map, &fixed->held);
@@ -166,22 +172,22 @@ class Incremental {
   // Where eplb can be asked, the result should be no worse than its.
   void SetYardstick(Layer* layer) const {
     const int64_t workers = static_cast<int64_t>(request_.workers.size());
-    const int64_t slots = layer->fixed.copies_max / workers;
+    const int64_t slots = layer->fixed->copies_max / workers;
     if (!alike_ || slots < 1) return;
     const absl::StatusOr<EplbResult> eplb =
-        EplbPlace(layer->fixed.load, {.num_replicas = slots * workers,
-                                      .num_groups = 1,
-                                      .num_nodes = 1,
-                                      .num_workers = workers});
+        EplbPlace(layer->fixed->load, {.num_replicas = slots * workers,
+                                       .num_groups = 1,
+                                       .num_nodes = 1,
+                                       .num_workers = workers});
     if (!eplb.ok()) return;  // fewer slots than experts
     layer->alternative =
-        FitToCurrent(*eplb, request_.workers.size(), layer->fixed.current);
+        FitToCurrent(*eplb, request_.workers.size(), layer->fixed->current);
     // Its own claim: two copies on one worker count as two shares there.
     std::vector<double> rows(request_.workers.size());
     for (size_t s = 0; s < eplb->expert_of_slot.size(); ++s) {
       const size_t e = static_cast<size_t>(eplb->expert_of_slot[s]);
       rows[s / static_cast<size_t>(slots)] +=
-          layer->fixed.load[e] / static_cast<double>(eplb->copies[e]);
+          layer->fixed->load[e] / static_cast<double>(eplb->copies[e]);
     }
     layer->yardstick =
         *std::max_element(rows.begin(), rows.end()) / request_.workers[0].speed;
@@ -196,7 +202,7 @@ class Incremental {
     if (layer->alternative.empty()) return;
     LayerSearch best = *layer->search;
     SearchBudget best_budget = budget_;
-    RandomStream random(request_.layers.size() + layer->fixed.load.size());
+    RandomStream random(request_.layers.size() + layer->fixed->load.size());
     for (int attempt = 0; attempt < kAttempts; ++attempt) {
       if (attempt == 0) {
         if (!TakeAlternative(layer)) continue;
@@ -252,14 +258,14 @@ class Incremental {
   static void Account(const Layer& layer, const Holders& holders, int sign,
                       SearchBudget* budget) {
     const uint64_t bytes =
-        layer.fixed.expert_bytes * static_cast<uint64_t>(sign);
+        layer.fixed->expert_bytes * static_cast<uint64_t>(sign);
     for (size_t e = 0; e < holders.size(); ++e) {
       for (const size_t worker : holders[e]) {
         budget->final_bytes[worker] += bytes;
-        if (layer.fixed.held.count({e, worker}) == 0) {
+        if (!layer.fixed->held.Has(e, worker)) {
           budget->staged_bytes[worker] += bytes;
         }
-        if (layer.fixed.current.count({e, worker}) == 0) {
+        if (!layer.fixed->current.Has(e, worker)) {
           budget->moved_bytes += bytes;
         }
       }

@@ -1,9 +1,11 @@
 #include "placement/layer_search.h"
 
 #include <algorithm>
+#include <map>
 #include <numeric>
 #include <string>
 #include <tuple>
+#include <utility>
 
 namespace trunkline::placement {
 namespace {
@@ -11,33 +13,52 @@ namespace {
 // A step has to win more than rounding noise, or steps could go in circles.
 constexpr double kLeastWin = 1e-9;
 constexpr size_t kThreeWayWorkers = 24;
+// What two ways to add the same numbers up may differ by.
+constexpr double kRounding = 1e-9;
+
+// A small number for every text, the same for equal ones.
+std::vector<size_t> Numbered(const std::vector<WorkerProfile>& workers,
+                             std::string WorkerProfile::*text, size_t* count) {
+  std::map<std::string, size_t> numbers;
+  std::vector<size_t> result;
+  for (const WorkerProfile& profile : workers) {
+    result.push_back(
+        numbers.emplace(profile.*text, numbers.size()).first->second);
+  }
+  *count = numbers.size();
+  return result;
+}
 
 }  // namespace
 
-LayerSearch::LayerSearch(const SearchLayer& layer,
+LayerSearch::LayerSearch(std::shared_ptr<const SearchLayer> layer,
                          const std::vector<WorkerProfile>& workers,
                          const std::vector<std::vector<size_t>>& holders,
                          SearchBudget* budget)
-    : layer_(layer),
+    : layer_(std::move(layer)),
       workers_(workers),
       budget_(budget),
       holders_(holders),
       on_worker_(workers.size()),
-      has_(holders.size() * workers.size()),
-      time_(workers.size()) {
-  std::set<std::string> domains;
+      has_(holders.size(), workers.size()),
+      time_(workers.size()),
+      take_over_(holders.size()),
+      touched_at_(workers.size()) {
+  size_t classes = 0;
+  domain_ = Numbered(workers, &WorkerProfile::failure_domain, &domains_);
+  class_ = Numbered(workers, &WorkerProfile::numerics_class, &classes);
   double speed = 0;
+  speed_least_ = workers[0].speed;
   for (const WorkerProfile& profile : workers) {
-    domains.insert(profile.failure_domain);
     speed += profile.speed;
+    speed_least_ = std::min(speed_least_, profile.speed);
   }
-  domains_ = domains.size();
-  ideal_ = std::accumulate(layer.load.begin(), layer.load.end(), 0.0) / speed;
+  ideal_ =
+      std::accumulate(layer_->load.begin(), layer_->load.end(), 0.0) / speed;
   for (size_t e = 0; e < holders_.size(); ++e) {
-    const double share =
-        layer_.load[e] / static_cast<double>(holders_[e].size());
+    const double share = Share(e);
     for (const size_t w : holders_[e]) {
-      has_[e * workers_.size() + w] = true;
+      has_.Insert(e, w);
       on_worker_[w].push_back(e);
       time_[w] += share / workers_[w].speed;
       ++copies_;
@@ -57,6 +78,7 @@ bool LayerSearch::Step() {
     if (it != worst) second_time_ = std::max(second_time_, *it);
   }
   best_.reset();
+  ++step_;
   const size_t w = static_cast<size_t>(worst - time_.begin());
   for (const size_t expert : on_worker_[w]) ProposeFor(expert, w);
   if (!best_) ProposeThreeWay(w);
@@ -76,18 +98,15 @@ bool LayerSearch::Kick(RandomStream& random) {
     if (to == worst || Has(expert, to) || on_worker_[to].empty()) continue;
     const size_t other =
         on_worker_[to][random.NextBelow(on_worker_[to].size())];
-    Candidate candidate;
-    if (random.NextBelow(2) == 0 && !Has(other, worst)) {
-      candidate.changes = {{.expert = expert, .from = worst, .to = to},
-                           {.expert = other, .from = to, .to = worst}};
-    } else {
-      candidate.changes = {{.expert = expert, .from = kNone, .to = to},
-                           {.expert = other, .from = to, .to = kNone}};
-    }
-    if (!Allowed(candidate.changes)) continue;
-    Peak(candidate.changes);  // lists the workers that it touches
-    candidate.cost = Cost(candidate.changes);
-    Apply(candidate);
+    const bool swap = random.NextBelow(2) == 0 && !Has(other, worst);
+    const Changes changes =
+        swap ? Changes({.expert = expert, .from = worst, .to = to},
+                       {.expert = other, .from = to, .to = worst})
+             : Changes({.expert = expert, .from = kNone, .to = to},
+                       {.expert = other, .from = to, .to = kNone});
+    if (!Allowed(changes)) continue;
+    Peak(changes);  // lists the workers that it touches
+    Apply({.changes = changes, .peak = 0, .cost = Cost(changes)});
     return true;
   }
   return false;
@@ -101,24 +120,107 @@ void LayerSearch::TakeFrom(const LayerSearch& other) {
   time_ = other.time_;
 }
 
+LayerSearch::Ends LayerSearch::EndsOf(size_t expert, size_t worst) const {
+  const double here = Share(expert);
+  const double more =
+      layer_->load[expert] / static_cast<double>(holders_[expert].size() + 1);
+  Ends ends;
+  ends.moved = here;
+  ends.copied = more;
+  const double speed = workers_[worst].speed;
+  ends.worst_moved = ends.least_moved = worst_time_ - here / speed;
+  ends.least_copied = worst_time_ - (here - more) / speed;
+  // Its other holders are part of the peak too.
+  for (const size_t holder : holders_[expert]) {
+    if (holder == worst) continue;
+    ends.least_moved = std::max(ends.least_moved, time_[holder]);
+    ends.least_copied =
+        std::max(ends.least_copied,
+                 time_[holder] - (here - more) / workers_[holder].speed);
+  }
+  ends.relief = (here - more) / speed_least_;
+  return ends;
+}
+
+double LayerSearch::TakenOver(size_t expert, size_t worker, size_t worst) {
+  TakeOver& known = take_over_[expert];
+  if (known.step != step_) {
+    known = {.step = step_, .most = 0, .second = 0, .at = kNone};
+    const double count = static_cast<double>(holders_[expert].size());
+    const double gain =
+        layer_->load[expert] / (count - 1) - layer_->load[expert] / count;
+    for (const size_t holder : holders_[expert]) {
+      if (holder == worst) continue;  // which gives something up, too
+      const double time = time_[holder] + gain / workers_[holder].speed;
+      if (time >= known.most) {
+        known.second = known.most;
+        known.most = time;
+        known.at = holder;
+      } else {
+        known.second = std::max(known.second, time);
+      }
+    }
+  }
+  return known.at == worker ? known.second : known.most;
+}
+
+// As Consider compares: below the second slowest worker all peaks are alike.
+bool LayerSearch::Wanted(double time) const {
+  const double most = best_ ? std::max(best_->peak, second_time_) : worst_time_;
+  return time <= most * (1 + kRounding);
+}
+
 void LayerSearch::ProposeFor(size_t expert, size_t worst) {
-  if (layer_.load[expert] <= 0) return;
+  if (layer_->load[expert] <= 0) return;
   // Without it here, its other copies take the load.
-  Consider({{.expert = expert, .from = worst, .to = kNone}});
+  Consider(Changes({.expert = expert, .from = worst, .to = kNone}), 0);
+  const Ends ends = EndsOf(expert, worst);
   for (size_t to = 0; to < workers_.size(); ++to) {
     if (to == worst || time_[to] >= worst_time_ || Has(expert, to)) continue;
-    Consider({{.expert = expert, .from = worst, .to = to}});
-    Consider({{.expert = expert, .from = kNone, .to = to}});
-    for (const size_t other : on_worker_[to]) {
-      // A copy there makes room: it comes here, or its other copies do.
-      if (!Has(other, worst)) {
-        Consider({{.expert = expert, .from = worst, .to = to},
-                  {.expert = other, .from = to, .to = worst}});
-      }
-      Consider({{.expert = expert, .from = kNone, .to = to},
-                {.expert = other, .from = to, .to = kNone}});
-      Consider({{.expert = expert, .from = worst, .to = to},
-                {.expert = other, .from = to, .to = kNone}});
+    const double speed = workers_[to].speed;
+    const double moved =
+        std::max(ends.least_moved, time_[to] + ends.moved / speed);
+    const double copied =
+        std::max(ends.least_copied, time_[to] + ends.copied / speed);
+    if (Wanted(moved))
+      Consider(Changes({.expert = expert, .from = worst, .to = to}), moved);
+    if (Wanted(copied))
+      Consider(Changes({.expert = expert, .from = kNone, .to = to}), copied);
+    ProposePairs(expert, worst, to, ends);
+  }
+}
+
+// A copy at `to` makes room: it comes to the slowest worker, or its other
+// copies do its work.
+void LayerSearch::ProposePairs(size_t expert, size_t worst, size_t to,
+                               const Ends& ends) {
+  const double moved = time_[to] + ends.moved / workers_[to].speed;
+  const double copied = time_[to] + ends.copied / workers_[to].speed;
+  for (const size_t other : on_worker_[to]) {
+    const double share = Share(other);
+    const double less = share / workers_[to].speed;
+    const double moves = std::max(ends.least_moved, moved - less);
+    const double swaps =
+        std::max(moves, ends.worst_moved + share / workers_[worst].speed);
+    if (Wanted(swaps) && !Has(other, worst)) {
+      Consider(Changes({.expert = expert, .from = worst, .to = to},
+                       {.expert = other, .from = to, .to = worst}),
+               swaps);
+    }
+    if (holders_[other].size() == 1) continue;  // its only copy has to stay
+    const double taken = TakenOver(other, to, worst);
+    const double copies =
+        std::max({ends.least_copied, copied - less, taken - ends.relief});
+    if (Wanted(copies)) {
+      Consider(Changes({.expert = expert, .from = kNone, .to = to},
+                       {.expert = other, .from = to, .to = kNone}),
+               copies);
+    }
+    const double leaves = std::max(moves, taken);
+    if (Wanted(leaves)) {
+      Consider(Changes({.expert = expert, .from = worst, .to = to},
+                       {.expert = other, .from = to, .to = kNone}),
+               leaves);
     }
   }
 }
@@ -133,51 +235,81 @@ void LayerSearch::ProposeThreeWay(size_t worst) {
                    [&](size_t a, size_t b) { return time_[a] < time_[b]; });
   lightest.resize(std::min(lightest.size(), kThreeWayWorkers));
   for (const size_t expert : on_worker_[worst]) {
-    if (layer_.load[expert] <= 0) continue;
+    if (layer_->load[expert] <= 0) continue;
+    const Ends ends = EndsOf(expert, worst);
     for (const size_t to : lightest) {
       if (to == worst || Has(expert, to)) continue;
-      for (const size_t other : on_worker_[to]) {
-        for (const size_t third : lightest) {
-          if (third == to || third == worst || Has(other, third)) continue;
-          Consider({{.expert = expert, .from = worst, .to = to},
-                    {.expert = other, .from = to, .to = third}});
-          Consider({{.expert = expert, .from = kNone, .to = to},
-                    {.expert = other, .from = to, .to = third}});
-        }
+      ProposeThirds(expert, worst, to, ends, lightest);
+    }
+  }
+}
+
+void LayerSearch::ProposeThirds(size_t expert, size_t worst, size_t to,
+                                const Ends& ends,
+                                const std::vector<size_t>& lightest) {
+  const double moved = time_[to] + ends.moved / workers_[to].speed;
+  const double copied = time_[to] + ends.copied / workers_[to].speed;
+  for (const size_t other : on_worker_[to]) {
+    const double share = Share(other);
+    const double less = share / workers_[to].speed;
+    if (!Wanted(copied - less)) continue;  // a move brings it more than a copy
+    for (const size_t third : lightest) {
+      if (third == to || third == worst || Has(other, third)) continue;
+      const double gains = time_[third] + share / workers_[third].speed;
+      if (!Wanted(gains - ends.relief)) continue;
+      const double moves = std::max({ends.least_moved, moved - less, gains});
+      // The third may hold a copy of what is copied.
+      const double copies =
+          std::max({ends.least_copied, copied - less, gains - ends.relief});
+      if (Wanted(moves)) {
+        Consider(Changes({.expert = expert, .from = worst, .to = to},
+                         {.expert = other, .from = to, .to = third}),
+                 moves);
+      }
+      if (Wanted(copies)) {
+        Consider(Changes({.expert = expert, .from = kNone, .to = to},
+                         {.expert = other, .from = to, .to = third}),
+                 copies);
       }
     }
   }
 }
 
-void LayerSearch::Consider(std::vector<Change> changes) {
+void LayerSearch::Consider(const Changes& changes, double peak_least) {
+  const int64_t cost = Cost(changes);
+  // Below the second slowest worker a lower peak wins nothing now; fewer bytes
+  // do.
+  if (best_ && best_->peak <= second_time_) {
+    if (cost > best_->cost) return;
+    if (cost == best_->cost && peak_least > best_->peak * (1 + kRounding))
+      return;
+  }
   const double peak = Peak(changes);
   if (peak >= worst_time_ * (1 - kLeastWin)) return;
-  Candidate candidate{.changes = std::move(changes), .peak = peak, .cost = 0};
-  candidate.cost = Cost(candidate.changes);
   if (best_) {
-    // Below the second slowest worker a lower peak wins nothing now; fewer
-    // bytes do.
-    const auto key = [&](const Candidate& c) {
-      return std::tuple(std::max(c.peak, second_time_), c.cost, c.peak);
+    const auto key = [&](double one_peak, int64_t one_cost) {
+      return std::tuple(std::max(one_peak, second_time_), one_cost, one_peak);
     };
-    if (key(candidate) >= key(*best_)) return;
+    if (key(peak, cost) >= key(best_->peak, best_->cost)) return;
   }
-  if (Allowed(candidate.changes)) best_ = std::move(candidate);
+  if (Allowed(changes))
+    best_ = {.changes = changes, .peak = peak, .cost = cost};
 }
 
-double LayerSearch::Peak(const std::vector<Change>& changes) {
+double LayerSearch::Peak(const Changes& changes) {
   touched_.clear();
   const auto add = [&](size_t worker, double rows) {
     const double time = rows / workers_[worker].speed;
-    for (auto& [known, total] : touched_) {
-      if (known != worker) continue;
-      total += time;
+    const size_t at = touched_at_[worker];
+    if (at < touched_.size() && touched_[at].first == worker) {
+      touched_[at].second += time;
       return;
     }
+    touched_at_[worker] = touched_.size();
     touched_.emplace_back(worker, time_[worker] + time);
   };
   for (const Change& change : changes) {
-    const double load = layer_.load[change.expert];
+    const double load = layer_->load[change.expert];
     const auto& holders = holders_[change.expert];
     const double before = load / static_cast<double>(holders.size());
     const size_t count = holders.size() - (change.from != kNone ? 1 : 0) +
@@ -194,12 +326,12 @@ double LayerSearch::Peak(const std::vector<Change>& changes) {
   return peak;
 }
 
-int64_t LayerSearch::Cost(const std::vector<Change>& changes) const {
-  const int64_t bytes = static_cast<int64_t>(layer_.expert_bytes);
+int64_t LayerSearch::Cost(const Changes& changes) const {
+  const int64_t bytes = static_cast<int64_t>(layer_->expert_bytes);
   int64_t cost = 0;
   for (const Change& change : changes) {
     const auto free = [&](size_t worker) {
-      return layer_.current.count({change.expert, worker}) != 0;
+      return layer_->current.Has(change.expert, worker);
     };
     if (change.to != kNone && !free(change.to)) cost += bytes;
     // A copy that the search itself put there was counted: it need not go.
@@ -208,7 +340,7 @@ int64_t LayerSearch::Cost(const std::vector<Change>& changes) const {
   return cost;
 }
 
-bool LayerSearch::Allowed(const std::vector<Change>& changes) const {
+bool LayerSearch::Allowed(const Changes& changes) const {
   const int64_t moved =
       static_cast<int64_t>(budget_->moved_bytes) + Cost(changes);
   if (moved > 0 && static_cast<uint64_t>(moved) > budget_->moved_bytes_max) {
@@ -219,7 +351,7 @@ bool LayerSearch::Allowed(const std::vector<Change>& changes) const {
     if (!AllowedFor(change)) return false;
     copies += (change.to != kNone ? 1 : 0) - (change.from != kNone ? 1 : 0);
   }
-  if (copies > std::max(layer_.copies_max, copies_)) return false;
+  if (copies > std::max(layer_->copies_max, copies_)) return false;
   // Counts and bytes at each end, with all changes together.
   for (const Change& change : changes) {
     if (change.to == kNone) continue;
@@ -228,19 +360,19 @@ bool LayerSearch::Allowed(const std::vector<Change>& changes) const {
     uint64_t final_bytes = budget_->final_bytes[to];
     uint64_t staged_bytes = budget_->staged_bytes[to];
     for (const Change& other : changes) {
-      const bool held = layer_.held.count({other.expert, to}) != 0;
+      const bool held = layer_->held.Has(other.expert, to);
       if (other.from == to) {
         --count;
-        final_bytes -= layer_.expert_bytes;
-        if (!held) staged_bytes -= layer_.expert_bytes;
+        final_bytes -= layer_->expert_bytes;
+        if (!held) staged_bytes -= layer_->expert_bytes;
       }
       if (other.to == to) {
         ++count;
-        final_bytes += layer_.expert_bytes;
-        if (!held) staged_bytes += layer_.expert_bytes;
+        final_bytes += layer_->expert_bytes;
+        if (!held) staged_bytes += layer_->expert_bytes;
       }
     }
-    if (count > std::max(layer_.worker_copies_max,
+    if (count > std::max(layer_->worker_copies_max,
                          static_cast<int64_t>(on_worker_[to].size()))) {
       return false;
     }
@@ -255,17 +387,21 @@ bool LayerSearch::Allowed(const std::vector<Change>& changes) const {
 bool LayerSearch::AllowedFor(const Change& change) const {
   const auto& holders = holders_[change.expert];
   if (change.to == kNone) {
-    return static_cast<int64_t>(holders.size()) > layer_.replicas_min;
-  }
-  const WorkerProfile& to = workers_[change.to];
-  std::set<std::string> used;
-  for (const size_t holder : holders) {
-    if (holder == change.from) continue;
-    if (workers_[holder].numerics_class != to.numerics_class) return false;
-    used.insert(workers_[holder].failure_domain);
+    return static_cast<int64_t>(holders.size()) > layer_->replicas_min;
   }
   // Two copies share a failure domain only when there is no other.
-  return used.count(to.failure_domain) == 0 || used.size() >= domains_;
+  size_t used = 0;
+  bool shared = false;
+  for (auto holder = holders.begin(); holder != holders.end(); ++holder) {
+    if (*holder == change.from) continue;
+    if (class_[*holder] != class_[change.to]) return false;
+    shared = shared || domain_[*holder] == domain_[change.to];
+    const bool again = std::any_of(holders.begin(), holder, [&](size_t h) {
+      return h != change.from && domain_[h] == domain_[*holder];
+    });
+    if (!again) ++used;
+  }
+  return !shared || used >= domains_;
 }
 
 void LayerSearch::Apply(const Candidate& candidate) {
@@ -285,31 +421,31 @@ void LayerSearch::Apply(const Candidate& candidate) {
   for (const auto& [worker, unused] : touched_) {
     double time = 0;
     for (const size_t e : on_worker_[worker]) {
-      time += layer_.load[e] / static_cast<double>(holders_[e].size());
+      time += layer_->load[e] / static_cast<double>(holders_[e].size());
     }
     time_[worker] = time / workers_[worker].speed;
   }
 }
 
 void LayerSearch::Add(size_t expert, size_t worker) {
-  has_[expert * workers_.size() + worker] = true;
+  has_.Insert(expert, worker);
   holders_[expert].push_back(worker);
   on_worker_[worker].push_back(expert);
   ++copies_;
-  budget_->final_bytes[worker] += layer_.expert_bytes;
-  if (layer_.held.count({expert, worker}) == 0) {
-    budget_->staged_bytes[worker] += layer_.expert_bytes;
+  budget_->final_bytes[worker] += layer_->expert_bytes;
+  if (!layer_->held.Has(expert, worker)) {
+    budget_->staged_bytes[worker] += layer_->expert_bytes;
   }
 }
 
 void LayerSearch::Remove(size_t expert, size_t worker) {
-  has_[expert * workers_.size() + worker] = false;
+  has_.Erase(expert, worker);
   std::erase(holders_[expert], worker);
   std::erase(on_worker_[worker], expert);
   --copies_;
-  budget_->final_bytes[worker] -= layer_.expert_bytes;
-  if (layer_.held.count({expert, worker}) == 0) {
-    budget_->staged_bytes[worker] -= layer_.expert_bytes;
+  budget_->final_bytes[worker] -= layer_->expert_bytes;
+  if (!layer_->held.Has(expert, worker)) {
+    budget_->staged_bytes[worker] -= layer_->expert_bytes;
   }
 }
 

@@ -41,8 +41,24 @@ class Search {
       if ((done >> i & 1) != 0 || ops_[i].asked > first_told) continue;
       const RegisterOp& op = ops_[i];
       if (!op.is_write && op.value != value) continue;
+      if (op.told == absl::InfiniteFuture() && !WorthTrying(i, done, value))
+        continue;
       Visit(done | uint64_t{1} << i, op.is_write ? op.value : value);
     }
+  }
+
+  // A write that nobody was told of may be left out. Of several that write the
+  // same, the one that was asked for first will do; and one that changes
+  // nothing is worth nothing.
+  bool WorthTrying(size_t which, uint64_t done, uint64_t value) const {
+    if (ops_[which].value == value) return false;
+    for (size_t i = 0; i < which; ++i) {
+      if ((done >> i & 1) == 0 && ops_[i].is_write &&
+          ops_[i].told == absl::InfiniteFuture() &&
+          ops_[i].value == ops_[which].value)
+        return false;
+    }
+    return true;
   }
 
   const std::vector<RegisterOp>& ops_;

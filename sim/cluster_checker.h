@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "coordinator/durable_coordinator.h"
+#include "dispatch/expert_frame.h"
 #include "sim/network.h"
 #include "sim/sim_expert.h"
 #include "sim/sim_model.h"
@@ -45,6 +46,8 @@ class ClusterChecker {
   void OnCommit(const coordinator::StoreContents& before,
                 const coordinator::StoreChange& change,
                 const coordinator::StoreContents& after);
+  // The leader shows a view; nobody has it yet.
+  void OnPublish(const control::ClusterView& view);
   void OnTrunkView(const SimTrunk& trunk, const control::ClusterView& view);
   void OnExpertView(const SimExpert& expert, const control::ClusterView& view);
   void OnStep(const SimTrunk& trunk, PlacementVersion version);
@@ -58,6 +61,11 @@ class ClusterChecker {
   void OnProcessEnd(Place place);
   // Nothing runs and nothing is on its way.
   void CheckIdle(size_t messages_on_the_way);
+
+  // Somebody's weights are wrong on purpose: what experts answer is not
+  // compared from here on, until it counts again.
+  void SuspendAnswers(bool suspended) { answers_suspended_ = suspended; }
+  bool answers_suspended() const { return answers_suspended_; }
 
   uint64_t rows_checked() const { return rows_checked_; }
   uint64_t answers_checked() const { return answers_checked_; }
@@ -82,6 +90,7 @@ class ClusterChecker {
 
   void OnDispatch(Place from, Place to, uint64_t pipe,
                   const transport::Message& message);
+  void CheckAskedOnce(Place from, const dispatch::DispatchFrameView& view);
   void OnAnswer(Place from, uint64_t pipe, const transport::Message& message);
   void CheckView(Place place, const control::ClusterView& view);
   void CheckTransitions(const coordinator::StoreContents& before,
@@ -111,8 +120,14 @@ class ClusterChecker {
   std::map<Place, std::set<std::tuple<uint64_t, uint32_t, uint16_t, uint32_t>>>
       answered_;
   std::map<Place, Seen> seen_;
+  // Routes of a trunk's layer under way, by who was asked: (step, layer,
+  // version, worker, row, expert).
+  using Asked =
+      std::tuple<uint64_t, uint32_t, uint64_t, uint32_t, uint32_t, uint32_t>;
+  std::map<Place, std::set<Asked>> asked_;
   // Trunks that a retired version need not have waited for.
   std::set<std::pair<Place, PlacementVersion>> excused_;
+  bool answers_suspended_ = false;
   uint64_t rows_checked_ = 0, answers_checked_ = 0, commits_checked_ = 0;
 };
 

@@ -179,6 +179,22 @@ void ClusterChecker::CheckWorkers(const StoreContents& before,
   }
 }
 
+void ClusterChecker::OnPublish(const control::ClusterView& view) {
+  const coordinator::DurableCoordinator* leader = state_.leader();
+  if (leader == nullptr || leader->core().cluster().epoch != view.epoch) return;
+  for (const control::WorkerView& worker : view.workers) {
+    if (worker.role != control::Role::kTrunk || !worker.drained ||
+        !worker.alive)
+      continue;
+    for (const SimTrunk* trunk : state_.trunks()) {
+      if (trunk->worker() != worker.id ||
+          trunk->incarnation() != worker.incarnation || trunk->at_rest())
+        continue;
+      Fail("a drained trunk refuses new requests and has none", worker.name);
+    }
+  }
+}
+
 void ClusterChecker::CheckIdle(size_t messages_on_the_way) {
   if (messages_on_the_way != 0) {
     Fail("credits and buffers return to zero at idle",
@@ -196,7 +212,8 @@ void ClusterChecker::CheckIdle(size_t messages_on_the_way) {
     }
   }
   for (const SimExpert* expert : state_.experts()) {
-    if (expert->transport().messages_held() != 0 || !expert->path().quiet()) {
+    if (expert->transport().messages_held() != 0 ||
+        expert->peers().messages_held() != 0 || !expert->path().quiet()) {
       Fail("credits and buffers return to zero at idle",
            absl::StrCat(expert->name(), " holds ",
                         expert->transport().messages_held(), " messages"));

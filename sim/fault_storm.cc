@@ -134,9 +134,36 @@ void FaultStorm::BreakNetwork() {
   });
 }
 
+// A coordinator does not reach the store, or does not hear it, or both.
+void FaultStorm::CutFromStore() {
+  Network& network = cluster_->network();
+  const Place coordinator = cluster_->PlaceOf(
+      SimCluster::Kind::kCoordinator,
+      static_cast<int>(world_.Below(
+          static_cast<uint64_t>(cluster_->options().coordinators))));
+  const Place store = cluster_->store_place();
+  if (world_.Chance(0.6)) {
+    // Somebody deletes the key: the leader believes in its lease for a while.
+    world_.Trace("the leader key is gone");
+    return cluster_->DropLeaderKey();
+  }
+  const uint64_t ways = 1 + world_.Below(3);
+  world_.Trace(network.name(coordinator), " is cut off from the store, ways ",
+               ways);
+  if ((ways & 1) != 0) network.SetCut(coordinator, store, true);
+  if ((ways & 2) != 0) network.SetCut(store, coordinator, true);
+  world_.After(world_.Between(Milliseconds(50), Seconds(6)),
+               [&network, coordinator, store] {
+                 network.SetCut(coordinator, store, false);
+                 network.SetCut(store, coordinator, false);
+               });
+}
+
 void FaultStorm::BreakStore() {
   SimDisk& disk = cluster_->disk();
   const uint64_t what = world_.Below(100);
+  const int coordinators = cluster_->options().coordinators;
+  if (coordinators > 1 && world_.Chance(0.5)) return CutFromStore();
   world_.Trace("the store fails, kind ", what);
   if (what < 30) {
     disk.FailNextWrite(SimDisk::WriteFault::kBefore);
@@ -156,7 +183,7 @@ void FaultStorm::BreakMachine() {
       world_.Below(static_cast<uint64_t>(cluster_->options().experts)));
   ExpertMachine& machine = cluster_->expert_machine(index);
   const absl::Duration length = world_.Between(Milliseconds(100), Seconds(5));
-  const uint64_t what = world_.Below(3);
+  const uint64_t what = world_.Below(4);
   world_.Trace(machine.name, "'s machine fails, kind ", what);
   if (what == 0) {
     machine.disk_broken = true;
@@ -165,6 +192,9 @@ void FaultStorm::BreakMachine() {
     // Somebody else takes the memory. A worker without a limit notices nothing.
     machine.memory_taken = machine.memory_bytes;
     world_.After(length, [&machine] { machine.memory_taken = 0; });
+  } else if (what == 2) {
+    machine.sends_rotten = true;
+    world_.After(length, [&machine] { machine.sends_rotten = false; });
   } else {
     machine.speed = 0.02;
     world_.After(length, [&machine] { machine.speed = 1; });

@@ -30,6 +30,7 @@ class FaultStorm {
   void BreakProcess();
   void BreakNetwork();
   void BreakStore();
+  void CutFromStore();
   void BreakMachine();
   Place AnyProcess();
 

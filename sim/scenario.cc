@@ -116,6 +116,23 @@ class Script {
            {1, [this](const Words& w) { Machine(w[0]).disk_broken = true; }}},
           {"mend_disk",
            {1, [this](const Words& w) { Machine(w[0]).disk_broken = false; }}},
+          {"rot_sends",
+           {1, [this](const Words& w) { Machine(w[0]).sends_rotten = true; }}},
+          {"send_well",
+           {1, [this](const Words& w) { Machine(w[0]).sends_rotten = false; }}},
+          {"load_wrong",
+           {1,
+            [this](const Words& w) {
+              Machine(w[0]).loads_wrong = true;
+              cluster_->checker().SuspendAnswers(true);
+            }}},
+          {"load_right",
+           {1, [this](const Words& w) { Machine(w[0]).loads_wrong = false; }}},
+          {"compare_answers",
+           {0,
+            [this](const Words&) {
+              cluster_->checker().SuspendAnswers(false);
+            }}},
           {"load_time",
            {2,
             [this](const Words& w) {
@@ -167,6 +184,10 @@ void CheckExpectations(const Scenario& scenario, SimCluster* cluster) {
   expect(abandoned >= scenario.abandoned_least,
          absl::StrCat(abandoned, " versions were abandoned, at least ",
                       scenario.abandoned_least, " must"));
+  const auto rolled_back = static_cast<int64_t>(cluster->canary_rollbacks());
+  expect(rolled_back >= scenario.canary_rollbacks_least,
+         absl::StrCat(rolled_back, " versions were rolled back by the canary, ",
+                      "at least ", scenario.canary_rollbacks_least, " must"));
   if (scenario.silence_most > absl::ZeroDuration()) {
     const absl::Duration silence = cluster->clients().longest_silence();
     expect(silence <= scenario.silence_most,

@@ -32,6 +32,7 @@ struct Scenario {
   // What must come of it; negative or zero durations: not asked.
   int64_t failed_most = -1, finished_least = -1;
   int64_t activated_least = -1, activated_most = -1, abandoned_least = -1;
+  int64_t canary_rollbacks_least = 0;
   absl::Duration silence_most;
   bool settled = false;  // at `until`, with whoever runs then
 };

@@ -98,6 +98,8 @@ absl::Status ReadCluster(const Json& json, ClusterOptions* cluster) {
       {"newer_view_wait", To(&link.newer_view_wait)},
       {"unready_patience", To(&cluster->trunk.core.unready_patience)},
       {"sequences_max", To(&cluster->trunk.sequences_max)},
+      {"canary_tokens", To(&cluster->trunk.canary_tokens)},
+      {"experts_from_peers", To(&cluster->experts_from_peers)},
       {"peer_timeout", To(&cluster->network.peer_timeout)},
       {"load_time", To(&cluster->load_time)}};
   const absl::Status status = ReadObject(json, "cluster", readers);
@@ -110,13 +112,15 @@ absl::Status ReadCluster(const Json& json, ClusterOptions* cluster) {
 }
 
 absl::Status ReadExpectations(const Json& json, Scenario* scenario) {
-  const Readers readers = {{"failed_most", To(&scenario->failed_most)},
-                           {"finished_least", To(&scenario->finished_least)},
-                           {"activated_least", To(&scenario->activated_least)},
-                           {"activated_most", To(&scenario->activated_most)},
-                           {"abandoned_least", To(&scenario->abandoned_least)},
-                           {"silence_most", To(&scenario->silence_most)},
-                           {"settled", To(&scenario->settled)}};
+  const Readers readers = {
+      {"failed_most", To(&scenario->failed_most)},
+      {"finished_least", To(&scenario->finished_least)},
+      {"activated_least", To(&scenario->activated_least)},
+      {"activated_most", To(&scenario->activated_most)},
+      {"abandoned_least", To(&scenario->abandoned_least)},
+      {"canary_rollbacks_least", To(&scenario->canary_rollbacks_least)},
+      {"silence_most", To(&scenario->silence_most)},
+      {"settled", To(&scenario->settled)}};
   return ReadObject(json, "expect", readers);
 }
 

@@ -5,6 +5,7 @@
 
 #include "absl/strings/numbers.h"
 #include "absl/strings/str_cat.h"
+#include "control/status_to_grpc.h"
 
 namespace trunkline::sim {
 
@@ -19,6 +20,7 @@ std::string CordonRegister(const std::string& worker) {
 
 // A refusal that says for certain that nothing was done.
 bool IsDefinite(const absl::Status& status) {
+  if (control::IsNotLeading(status)) return true;
   return !status.ok() && !absl::IsUnavailable(status) &&
          !absl::IsDeadlineExceeded(status);
 }
@@ -37,7 +39,7 @@ void SimAdmin::Ask(std::function<absl::Status(SimCoordinator&)> request,
   const std::vector<Place>& places = cluster_->plane().places();
   // Whoever leads, if one does; else anybody, to be told so.
   SimCoordinator* const leader = cluster_->leader();
-  const Place to = leader != nullptr && cluster_->world().Chance(0.9)
+  const Place to = leader != nullptr && cluster_->world().Chance(0.7)
                        ? leader->place()
                        : places[cluster_->world().Below(places.size())];
   ++asking_;
@@ -65,7 +67,11 @@ void SimAdmin::DoSomething() {
   } else if (what < 58) {
     Pin(world.Chance(0.4));
   } else if (what < 75) {
-    Drain(static_cast<int>(world.Below(cluster_->options().experts)),
+    const uint64_t experts = static_cast<uint64_t>(cluster_->options().experts);
+    const uint64_t trunks = static_cast<uint64_t>(cluster_->options().trunks);
+    const bool trunk = world.Chance(0.15);
+    Drain(static_cast<int>(trunk ? experts + world.Below(trunks)
+                                 : world.Below(experts)),
           world.Chance(0.45));
   } else {
     Look();
@@ -193,8 +199,8 @@ void SimAdmin::Pin(bool pinned) {
       });
 }
 
-void SimAdmin::Drain(int expert, bool drain, Told told) {
-  const std::string worker = cluster_->expert_machine(expert).name;
+void SimAdmin::Drain(int index, bool drain, Told told) {
+  const std::string worker = cluster_->worker_name(index);
   const std::string name = CordonRegister(worker);
   const size_t op = history_.BeginWrite(name, drain ? 1 : 0, now());
   Ask(
@@ -222,14 +228,12 @@ void SimAdmin::Look() {
   auto answer = std::make_shared<Answer>();
   auto ops = std::make_shared<std::map<std::string, size_t>>();
   (*ops)[kPinRegister] = history_.BeginRead(kPinRegister, asked);
-  for (int i = 0; i < cluster_->options().experts; ++i) {
-    const std::string name = CordonRegister(cluster_->expert_machine(i).name);
+  for (int i = 0; i < cluster_->workers(); ++i) {
+    const std::string name = CordonRegister(cluster_->worker_name(i));
     (*ops)[name] = history_.BeginRead(name, asked);
   }
   Ask(
       [answer](SimCoordinator& c) -> absl::Status {
-        // A deposed leader that has not heard of it yet may answer from what it
-        // knows; only a write shows who leads.
         const absl::Status leads = c.ConfirmLead();
         if (!leads.ok()) return leads;
         const coordinator::Coordinator& core = c.durable()->core();

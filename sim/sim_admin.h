@@ -31,7 +31,7 @@ class SimAdmin {
   void Abandon();
   void Rebalance(const coordinator::RebalanceOptions& options);
   void Pin(bool pinned);
-  void Drain(int expert, bool drain, Told told = nullptr);
+  void Drain(int index, bool drain, Told told = nullptr);
   void Look();
 
   // Until then operations that were asked may still arrive.

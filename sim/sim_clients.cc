@@ -9,6 +9,9 @@ namespace trunkline::sim {
 
 namespace {
 
+// How often a client goes on elsewhere before it gives up.
+constexpr int kFollowsMost = 8;
+
 // What a client may be told. INTERNAL, UNKNOWN and DATA_LOSS would mean that we
 // broke something.
 bool IsTyped(const absl::Status& status) {
@@ -61,28 +64,79 @@ bool SimClients::Submit(absl::Duration patience, bool patient) {
   live.asked = world_->now();
   live.expected =
       model_->Generate(request.prompt, static_cast<int>(request.max_tokens));
+  live.first = request;
+  live.patience = patience;
+  live.follows = world_->Chance(0.7) ? kFollowsMost : 0;
   ++outcomes_.asked;
-  const Place place = trunk->place();
-  trunk->Submit(std::move(request), [this, id](const trunk::Output& output) {
-    OnOutput(id, output);
-  });
+  trunk->Submit(std::move(request), SinkOf(id));
   if (!patient && world_->Chance(0.05)) {
     world_->After(world_->Between(absl::ZeroDuration(), absl::Milliseconds(50)),
-                  [this, id, place] {
+                  [this, id] {
                     const auto found = live_.find(id);
-                    if (found == live_.end()) return;
+                    if (found == live_.end() || found->second.between) return;
                     found->second.cancelled = true;
                     for (SimTrunk* t : trunks_()) {
-                      if (t->place() == place) t->Cancel(RequestId(id));
+                      if (t->place() == found->second.trunk)
+                        t->Cancel(RequestId(id));
                     }
                   });
   }
   return true;
 }
 
-void SimClients::OnOutput(uint64_t id, const trunk::Output& output) {
+SimTrunk::StreamSink SimClients::SinkOf(uint64_t id) {
+  return [this, id](const trunk::Output& output, const std::string& token) {
+    OnOutput(id, output, token);
+  };
+}
+
+bool SimClients::Follow(uint64_t id, Request* request) {
+  if (request->follows == 0 || request->cancelled) return false;
+  --request->follows;
+  request->between = true;
+  world_->After(world_->Between(absl::Milliseconds(1), absl::Milliseconds(800)),
+                [this, id] { GoOn(id); });
+  return true;
+}
+
+void SimClients::GoOn(uint64_t id) {
   const auto found = live_.find(id);
-  if (found == live_.end()) {
+  if (found == live_.end()) return;
+  Request& request = found->second;
+  if (request.got.size() == request.expected.size()) {
+    // Only the end of the stream was lost.
+    OnEnd(id, request, absl::OkStatus());
+    live_.erase(found);
+    return;
+  }
+  const std::vector<SimTrunk*> trunks = trunks_();
+  if (trunks.empty()) {
+    if (Follow(id, &request)) return;
+    ++outcomes_.cut_off;
+    live_.erase(found);
+    return;
+  }
+  SimTrunk* const trunk = trunks[world_->Below(trunks.size())];
+  request.between = false;
+  request.trunk = trunk->place();
+  trunk::GenerationRequest again = request.first;
+  again.deadline = trunk->Now() + request.patience;
+  ++outcomes_.resumed;
+  world_->Trace("request ", id, " goes on at ", trunk->name(), " with ",
+                request.got.size(), " tokens");
+  if (request.got.empty()) {
+    trunk->Submit(std::move(again), SinkOf(id));
+    return;
+  }
+  const absl::Status taken = trunk->Continue(
+      std::move(again), request.resume_token, request.got, SinkOf(id));
+  if (!taken.ok()) fail_("a stream goes on with its token", taken.ToString());
+}
+
+void SimClients::OnOutput(uint64_t id, const trunk::Output& output,
+                          const std::string& resume_token) {
+  const auto found = live_.find(id);
+  if (found == live_.end() || found->second.between) {
     fail_("a request ends once", absl::StrCat("request ", id));
     return;
   }
@@ -93,6 +147,7 @@ void SimClients::OnOutput(uint64_t id, const trunk::Output& output) {
   Request& request = found->second;
   request.got.insert(request.got.end(), output.token_ids.begin(),
                      output.token_ids.end());
+  request.resume_token = resume_token;
   outcomes_.tokens += output.token_ids.size();
   const bool prefix = request.got.size() <= request.expected.size() &&
                       std::equal(request.got.begin(), request.got.end(),
@@ -104,33 +159,46 @@ void SimClients::OnOutput(uint64_t id, const trunk::Output& output) {
                        " is right"));
   }
   if (!output.finished) return;
-  if (output.status.ok()) {
+  // As `generate --server A,B`: what one trunk can not go on with another may.
+  if (absl::IsUnavailable(output.status) && !request.got.empty() &&
+      Follow(id, &request))
+    return;
+  OnEnd(id, request, output.status);
+  live_.erase(found);
+}
+
+void SimClients::OnEnd(uint64_t id, const Request& request,
+                       const absl::Status& status) {
+  if (status.ok()) {
     ++outcomes_.finished;
     if (request.got.size() != request.expected.size()) {
       fail_("a text is what the model alone would say",
             absl::StrCat("request ", id, " ends after ", request.got.size(),
                          " of ", request.expected.size(), " tokens"));
     }
-  } else {
-    ++(request.cancelled && absl::IsCancelled(output.status)
-           ? outcomes_.cancelled
-           : outcomes_.failed);
-    ++outcomes_.errors[output.status.code()];
-    if (!IsTyped(output.status)) {
-      fail_("a request ends right or with a typed error",
-            absl::StrCat("request ", id, ": ", output.status.ToString()));
-    }
-    world_->Trace("request ", id, " ends: ", output.status.ToString());
+    return;
   }
-  live_.erase(found);
+  ++(request.cancelled && absl::IsCancelled(status) ? outcomes_.cancelled
+                                                    : outcomes_.failed);
+  ++outcomes_.errors[status.code()];
+  if (!IsTyped(status)) {
+    fail_("a request ends right or with a typed error",
+          absl::StrCat("request ", id, ": ", status.ToString()));
+  }
+  world_->Trace("request ", id, " ends: ", status.ToString());
 }
 
 void SimClients::OnTrunkEnd(Place place) {
-  std::erase_if(live_, [&](const auto& entry) {
-    if (entry.second.trunk != place) return false;
+  for (auto entry = live_.begin(); entry != live_.end();) {
+    Request& request = entry->second;
+    const bool broken = request.trunk == place && !request.between;
+    if (!broken || Follow(entry->first, &request)) {
+      ++entry;
+      continue;
+    }
     ++outcomes_.cut_off;
-    return true;
-  });
+    entry = live_.erase(entry);
+  }
 }
 
 std::string SimClients::DescribeWaiting() const {

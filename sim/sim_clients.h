@@ -21,6 +21,7 @@ class SimClients {
  public:
   struct Outcomes {
     uint64_t asked = 0, finished = 0, failed = 0, cancelled = 0, cut_off = 0;
+    uint64_t resumed = 0;  // streams that went on, maybe on another trunk
     uint64_t tokens = 0;
     std::map<absl::StatusCode, uint64_t> errors;
   };
@@ -43,7 +44,8 @@ class SimClients {
   // One that waits for capacity and never changes its mind.
   bool AskPatiently(absl::Duration patience) { return Submit(patience, true); }
 
-  // The trunk's process has ended: its streams break.
+  // The trunk's process has ended: its streams break. Clients that follow go on
+  // with what they have on a trunk that runs.
   void OnTrunkEnd(Place place);
 
   size_t waiting() const { return live_.size(); }
@@ -56,11 +58,23 @@ class SimClients {
  private:
   struct Request {
     Place trunk = 0;
+    trunk::GenerationRequest first;  // as it was asked
+    absl::Duration patience;
     std::vector<int32_t> expected, got;
+    std::string resume_token;  // of what was got; empty: nothing was
     absl::Time asked;
     bool cancelled = false;
+    // Goes on elsewhere when its stream breaks; so often at most.
+    int follows = 0;
+    bool between = false;  // no stream just now
   };
-  void OnOutput(uint64_t id, const trunk::Output& output);
+  SimTrunk::StreamSink SinkOf(uint64_t id);
+  void OnOutput(uint64_t id, const trunk::Output& output,
+                const std::string& resume_token);
+  void OnEnd(uint64_t id, const Request& request, const absl::Status& status);
+  // True: the request goes on later.
+  bool Follow(uint64_t id, Request* request);
+  void GoOn(uint64_t id);
   void AskLater();
   bool Submit(absl::Duration patience, bool patient);
 

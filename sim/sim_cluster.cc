@@ -43,12 +43,16 @@ SimCluster::SimCluster(World* world, const ClusterOptions& options)
     machine->memory_bytes =
         options.memory_bytes[i % options.memory_bytes.size()];
     machine->load_time = options.load_time;
+    machine->asks_peers = options.experts_from_peers;
     all_.push_back(machine->place);
     expert_machines_.push_back(std::move(machine));
   }
+  lease_.store = network_.Add("store");
+  network_.SetAlive(lease_.store, true);
   coordinators_.resize(static_cast<size_t>(options.coordinators));
   trunks_.resize(trunk_machines_.size());
   experts_.resize(expert_machines_.size());
+  plane_.SetLate(options.late_registrations);
   fabric_.OnSend([this](Place from, Place to, uint64_t pipe,
                         const transport::Message& message) {
     checker_.OnSend(from, to, pipe, message);
@@ -121,6 +125,19 @@ Place SimCluster::PlaceOf(Kind kind, int index) const {
   return 0;
 }
 
+void SimCluster::DropLeaderKey() {
+  lease_.end = absl::InfinitePast();
+  for (const auto& coordinator : coordinators_)
+    if (coordinator != nullptr) coordinator->OnVacancy();
+}
+
+uint64_t SimCluster::canary_rollbacks() const {
+  uint64_t rollbacks = 0;
+  for (const auto& coordinator : coordinators_)
+    if (coordinator != nullptr) rollbacks += coordinator->canary_rollbacks();
+  return rollbacks;
+}
+
 SimCluster::Kind SimCluster::KindOf(Place place) const {
   if (static_cast<int>(place) < options_.coordinators)
     return Kind::kCoordinator;
@@ -155,6 +172,13 @@ void SimCluster::StartProcess(Place place) {
 void SimCluster::StartCoordinator(int index) {
   SimCoordinator::Options options = options_.coordinator;
   options.alone = options_.coordinators == 1;
+  options.on_publish = [this](const control::ClusterView& view) {
+    checker_.OnPublish(view);
+  };
+  options.on_mismatch = [this] {
+    if (checker_.answers_suspended()) return;
+    checker_.Fail("no placement changes the canary's answer", "one did");
+  };
   const Place place = all_[index];
   coordinators_[index] = std::make_unique<SimCoordinator>(
       world_, &network_, &disk_, &lease_, place, options);
@@ -181,7 +205,7 @@ void SimCluster::StartTrunk(int index) {
   const Place place = machine->place;
   trunks_[index] = std::make_unique<SimTrunk>(
       world_, &network_, &fabric_, &plane_, &model_, machine, options_.trunk,
-      std::move(hooks), [this, place] { OnProcessGone(place); });
+      std::move(hooks), [this, place] { OnRefused(place); });
 }
 
 void SimCluster::StartExpert(int index) {
@@ -202,7 +226,14 @@ void SimCluster::StartExpert(int index) {
   const Place place = machine->place;
   experts_[index] = std::make_unique<SimExpert>(
       world_, &network_, &fabric_, &plane_, &model_, &metrics_, machine,
-      std::move(hooks), [this, place] { OnProcessGone(place); });
+      std::move(hooks), [this, place] { OnRefused(place); });
+}
+
+// A place has one process at a time, so none of them is ever in another's way.
+void SimCluster::OnRefused(Place place) {
+  if (!running(place)) return;
+  checker_.Fail("a live process keeps its name", network_.name(place));
+  OnProcessGone(place);
 }
 
 void SimCluster::Kill(Place place, bool silent) {
@@ -318,11 +349,12 @@ bool SimCluster::RunUntilDone(absl::Duration within,
 
 void SimCluster::Heal() {
   network_.HealAll();
-  plane_.SetRepeat(0);
+  plane_.SetLate(0);
   disk_.SetUnreadable(false);
   disk_.FailNextWrite(SimDisk::WriteFault::kNone);
   for (const auto& machine : expert_machines_) {
     machine->disk_broken = false;
+    machine->sends_rotten = false;
     machine->memory_taken = 0;
   }
   for (const Place place : all_) {

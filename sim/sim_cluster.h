@@ -29,10 +29,12 @@ struct ClusterOptions {
   int coordinators = 1, trunks = 1, experts = 3;
   int moe_layers = 2, experts_per_layer = 6, top_k = 2;
   NetworkOptions network;
+  double late_registrations = 0;  // that arrive once more, seconds later
   SimCoordinator::Options coordinator;
   SimTrunk::Options trunk;
   // Per expert machine, cyclically; 0: not limited.
   std::vector<uint64_t> memory_bytes = {0};
+  bool experts_from_peers = false;  // where a peer has them loaded
   absl::Duration load_time = absl::Milliseconds(2);  // of one expert
   // An ended or killed process is started again after so long, by whoever
   // supervises it; infinite: not at all.
@@ -57,6 +59,10 @@ class SimCluster {
   // Places: coordinators first, then trunks, then expert workers.
   enum class Kind { kCoordinator, kTrunk, kExpert };
   Place PlaceOf(Kind kind, int index) const;
+  Place store_place() const { return lease_.store; }
+  void DropLeaderKey();
+  // Of the coordinators that run.
+  uint64_t canary_rollbacks() const;
   Kind KindOf(Place place) const;
   const std::vector<Place>& processes() const { return all_; }
 
@@ -89,6 +95,16 @@ class SimCluster {
   SimClients& clients() { return clients_; }
   ClusterChecker& checker() { return checker_; }
   ExpertMachine& expert_machine(int index) { return *expert_machines_[index]; }
+  const std::vector<std::unique_ptr<ExpertMachine>>& expert_machines() const {
+    return expert_machines_;
+  }
+  // Expert workers first, then trunks.
+  int workers() const { return options_.experts + options_.trunks; }
+  const std::string& worker_name(int index) const {
+    return index < options_.experts
+               ? expert_machines_[index]->name
+               : trunk_machines_[index - options_.experts]->name;
+  }
   const ClusterOptions& options() const { return options_; }
   const std::string& violation() const { return checker_.violation(); }
   // The leader whose store is the one in force; null: none.
@@ -99,6 +115,7 @@ class SimCluster {
  private:
   ClusterState StateForChecker();
   void OnProcessGone(Place place);
+  void OnRefused(Place place);
   void StartExpert(int index);
   void StartTrunk(int index);
   void StartCoordinator(int index);

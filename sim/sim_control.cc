@@ -54,7 +54,18 @@ void ControlPlane::Call(Place from, Place to, absl::Duration timeout,
   if (network_->cut(from, to)) return;
   if (world_->Chance(network_->options().vanish)) return;
   world_->After(network_->Delay(from, to), arrive);
-  if (world_->Chance(repeat_)) world_->After(network_->Delay(from, to), arrive);
+}
+
+void ControlPlane::ArriveLate(
+    Place to, std::function<absl::Status(SimCoordinator&)> request) {
+  world_->After(world_->Between(absl::Milliseconds(100), absl::Seconds(9)),
+                [this, to, request = std::move(request)] {
+                  SimCoordinator* const coordinator = running(to);
+                  if (coordinator == nullptr) return;
+                  coordinator->Mail([coordinator, request] {
+                    request(*coordinator).IgnoreError();
+                  });
+                });
 }
 
 SimControlClient::SimControlClient(World* world, Network* network,
@@ -65,7 +76,10 @@ SimControlClient::SimControlClient(World* world, Network* network,
       network_(network),
       plane_(plane),
       place_(place),
-      registration_(std::move(registration)),
+      registration_([&] {
+        registration.process = plane->NextProcess();
+        return std::move(registration);
+      }()),
       callbacks_(std::move(callbacks)) {
   After(world_->Between(absl::ZeroDuration(), absl::Milliseconds(50)),
         [this] { Keep(); });
@@ -112,30 +126,33 @@ void SimControlClient::Keep() {
 
 void SimControlClient::Register() {
   auto reply = std::make_shared<coordinator::RegisterReply>();
-  plane_->Call(
-      place_, target(), kRegisterTimeout, alive_,
-      [reply, request = control::ToProto(registration_)](SimCoordinator& c) {
-        const auto registration = control::FromProto(request);
-        if (!registration.ok()) return registration.status();
-        const coordinator::Reply answer =
-            c.Submit(coordinator::RegisterEvent{.registration = *registration});
-        if (answer.status.ok())
-          *reply = std::get<coordinator::RegisterReply>(answer.body);
-        return answer.status;
-      },
-      [this, reply](const absl::Status& status) {
-        Run([this, reply, status] {
-          if (status.ok()) {
-            identity_ = reply->identity;
-            session_.OnRegistered(reply->identity, reply->lease);
-            report_now_ = true;
-            callbacks_.on_registered(reply->identity);
-            stream_ = 0;  // of the identity before
-            Watch();
-          }
-          OnResult(status);
-        });
-      });
+  const auto request = [reply, message = control::ToProto(
+                                   session_.MakeRegistration(registration_))](
+                           SimCoordinator& c) {
+    const auto registration = control::FromProto(message);
+    if (!registration.ok()) return registration.status();
+    const coordinator::Reply answer =
+        c.Submit(coordinator::RegisterEvent{.registration = *registration});
+    if (answer.status.ok())
+      *reply = std::get<coordinator::RegisterReply>(answer.body);
+    return answer.status;
+  };
+  if (plane_->late() > 0 && world_->Chance(plane_->late()))
+    plane_->ArriveLate(target(), request);
+  plane_->Call(place_, target(), kRegisterTimeout, alive_, request,
+               [this, reply](const absl::Status& status) {
+                 Run([this, reply, status] {
+                   if (status.ok()) {
+                     identity_ = reply->identity;
+                     session_.OnRegistered(reply->identity, reply->lease);
+                     report_now_ = true;
+                     callbacks_.on_registered(reply->identity);
+                     stream_ = 0;  // of the identity before
+                     Watch();
+                   }
+                   OnResult(status);
+                 });
+               });
 }
 
 void SimControlClient::Beat() {
@@ -210,11 +227,13 @@ void SimControlClient::Watch() {
   stream_ = stream;
   stream_delivered_ = false;
   const Place to = target();
+  const auto terms = std::make_shared<uint64_t>(0);
   plane_->Call(
       place_, to, kRegisterTimeout, alive_,
       // The coordinator may be paused, and this client gone when it resumes.
-      [this, stream, alive = alive_, place = place_,
+      [this, stream, terms, alive = alive_, place = place_,
        identity = *identity_](SimCoordinator& c) {
+        *terms = c.terms();
         return c.OpenWatch(
             identity.worker, identity.incarnation, identity.cluster_id, place,
             stream, [this, stream, alive](const control::ClusterView& view) {
@@ -222,8 +241,8 @@ void SimControlClient::Watch() {
               Run([this, stream, view] { OnStreamView(stream, view); });
             });
       },
-      [this, stream, to](const absl::Status& status) {
-        Run([this, stream, to, status] {
+      [this, stream, to, terms](const absl::Status& status) {
+        Run([this, stream, to, terms, status] {
           if (stream != stream_) return;
           if (!status.ok()) {
             OnStreamEnd(stream);
@@ -231,6 +250,7 @@ void SimControlClient::Watch() {
           }
           stream_place_ = to;
           stream_life_ = plane_->life(to);
+          stream_terms_ = *terms;
           LookAtStream(stream, absl::InfiniteFuture());
         });
       });
@@ -268,7 +288,8 @@ void SimControlClient::LookAtStream(uint64_t stream, absl::Time broken_since) {
   if (ended_ || stream != stream_) return;
   const Place to = stream_place_;
   SimCoordinator* const peer = plane_->running(to);
-  if (peer == nullptr || plane_->life(to) != stream_life_ || !peer->leads()) {
+  if (peer == nullptr || plane_->life(to) != stream_life_ ||
+      peer->durable() == nullptr || peer->terms() != stream_terms_) {
     OnStreamEnd(stream);
     return;
   }

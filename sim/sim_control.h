@@ -35,6 +35,7 @@ class ControlPlane {
   // Another number for every process that ran at the place.
   uint64_t life(Place place) { return life_[place]; }
   uint64_t NextStream() { return ++streams_; }
+  uint64_t NextProcess() { return ++processes_; }
   const std::vector<Place>& places() const { return places_; }
   SimCoordinator* running(Place place) const;
 
@@ -45,10 +46,15 @@ class ControlPlane {
             std::shared_ptr<bool> alive,
             std::function<absl::Status(SimCoordinator&)> request,
             std::function<void(const absl::Status&)> done);
+  // `request` arrives once more, long after its caller has given up, maybe when
+  // that process has ended: a network may hold a message back.
+  void ArriveLate(Place to,
+                  std::function<absl::Status(SimCoordinator&)> request);
   // How much the control plane had to do since the start.
   uint64_t calls() const { return calls_; }
-  // A request may arrive twice.
-  void SetRepeat(double chance) { repeat_ = chance; }
+  // Registrations may come once more, late.
+  void SetLate(double chance) { late_ = chance; }
+  double late() const { return late_; }
 
  private:
   World* const world_;
@@ -56,8 +62,8 @@ class ControlPlane {
   std::vector<Place> places_;
   std::map<Place, SimCoordinator*> running_;
   std::map<Place, uint64_t> life_;
-  uint64_t streams_ = 0, calls_ = 0;
-  double repeat_ = 0;
+  uint64_t streams_ = 0, calls_ = 0, processes_ = 0;
+  double late_ = 0;
 };
 
 // One worker process's client.
@@ -118,7 +124,7 @@ class SimControlClient {
   control::RetryBackoff watch_backoff_;
   uint64_t stream_ = 0;  // 0: none open
   Place stream_place_ = 0;
-  uint64_t stream_life_ = 0;
+  uint64_t stream_life_ = 0, stream_terms_ = 0;
   bool stream_delivered_ = false;
 };
 

@@ -4,6 +4,8 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/status_macros.h"
+#include "control/status_to_grpc.h"
 
 namespace trunkline::sim {
 
@@ -76,26 +78,77 @@ void SimCoordinator::After(absl::Duration delay,
   });
 }
 
-// The store's lease is renewed three times in its length. A leader that can not
-// renew it steps down before another may lead; a deposed one as soon as it
-// asks.
+SimDisk::Road SimCoordinator::RoadToStore() const {
+  if (options_.alone) return SimDisk::Road::kOpen;
+  if (network_->cut(place_, lease_->store)) return SimDisk::Road::kNoWayThere;
+  return network_->cut(lease_->store, place_) ? SimDisk::Road::kNoWayBack
+                                              : SimDisk::Road::kOpen;
+}
+
+// One request to the store: mine goes on, or nobody's becomes mine. It may
+// arrive after this process has ended; the lease then runs out by itself.
+void SimCoordinator::AskForLease() {
+  if (!network_->cut(place_, lease_->store)) {
+    const absl::Time asked = clock_.Now();
+    const auto arrive = [this, asked, alive = alive_, world = world_,
+                         network = network_, lease = lease_, place = place_,
+                         term = term_, length = options_.leader_lease] {
+      const bool over = world->now() >= lease->end;
+      if (over) {
+        *lease = {.store = lease->store,
+                  .holder = place,
+                  .created = lease->created + 1,
+                  .end = world->now() + length};
+      } else if (lease->holder == place && lease->created == term) {
+        lease->end = world->now() + length;
+      }
+      const bool mine =
+          over || (lease->holder == place && lease->created == term);
+      const uint64_t answer = mine ? lease->created : 0;
+      if (network->cut(lease->store, place)) return;
+      world->After(network->Delay(lease->store, place),
+                   [this, asked, alive, answer] {
+                     if (!*alive) return;
+                     Mail([this, asked, answer] { OnLease(asked, answer); });
+                   });
+    };
+    world_->After(network_->Delay(place_, lease_->store), arrive);
+  }
+}
+
 void SimCoordinator::KeepLease() {
-  const bool mine = lease_->held && lease_->holder == place_;
-  const bool over = !lease_->held || world_->now() >= lease_->end;
-  if (leads()) {
-    if (!mine) {
-      StepDown("another coordinator leads");
-    } else {
-      lease_->end = world_->now() + options_.leader_lease;
-    }
-  } else if (options_.alone || over || mine) {
+  if (!options_.alone) {
+    AskForLease();
+  } else if (durable_ == nullptr) {
     Lead();
   }
-  After(options_.leader_lease / 3, &SimCoordinator::KeepLease);
+  After(options_.leader_lease / 4, &SimCoordinator::KeepLease);
+}
+
+// As a follower's watch of the leader key tells it.
+void SimCoordinator::OnVacancy() {
+  if (durable_ == nullptr && !options_.alone)
+    After(network_->Delay(lease_->store, place_), &SimCoordinator::AskForLease);
+}
+
+// term: this coordinator's, which the lease was held for when the store was
+// asked; 0: it is another's.
+void SimCoordinator::OnLease(absl::Time asked, uint64_t term) {
+  if (term < term_ && term != 0) return;  // an answer that was overtaken
+  if (term != term_ && durable_ != nullptr) StepDown("its term is over");
+  term_ = term;
+  if (term == 0) return;
+  leads_until_ = std::max(leads_until_, asked + options_.leader_lease);
+  if (durable_ == nullptr && clock_.Now() < leads_until_) Lead();
+}
+
+void SimCoordinator::StepDownIfDeposed() {
+  if (durable_ != nullptr && durable_->deposed())
+    StepDown("another coordinator leads");
 }
 
 void SimCoordinator::Lead() {
-  auto store = disk_->Open();
+  auto store = disk_->Open([this] { return RoadToStore(); });
   if (!store.ok()) return;  // asked again with the next renewal
   auto durable =
       DurableCoordinator::Open(options_.core, *std::move(store), At());
@@ -104,10 +157,8 @@ void SimCoordinator::Lead() {
                   std::string(durable.status().message()));
     return;
   }
-  *lease_ = {.holder = place_,
-             .held = true,
-             .end = world_->now() + options_.leader_lease};
   durable_ = *std::move(durable);
+  ++terms_;
   world_->Trace(network_->name(place_), " leads, epoch ", disk_->epoch());
   published_ = durable_->View();
   ScheduleTick();
@@ -123,6 +174,7 @@ coordinator::Reply SimCoordinator::Submit(const coordinator::Event& event) {
   if (!leads()) {
     coordinator::Reply reply;
     reply.status = absl::UnavailableError("this coordinator does not lead");
+    control::SetNotLeading("", &reply.status);
     return reply;
   }
   DurableCoordinator::Outcome outcome = durable_->Step(event, At());
@@ -133,6 +185,11 @@ coordinator::Reply SimCoordinator::Submit(const coordinator::Event& event) {
 void SimCoordinator::Take(DurableCoordinator::Outcome* outcome) {
   for (const std::string& note : outcome->notes)
     world_->Trace(network_->name(place_), ": ", note);
+  if (outcome->tally.canary_mismatches > 0 && options_.on_mismatch)
+    options_.on_mismatch();
+  canary_rollbacks_ += static_cast<uint64_t>(outcome->tally.canary_rollbacks);
+  if (durable_->deposed())
+    After(absl::ZeroDuration(), &SimCoordinator::StepDownIfDeposed);
   if (outcome->plan_rebalance) {
     After(world_->Between(absl::Milliseconds(1), absl::Milliseconds(20)),
           &SimCoordinator::PlanRebalanceOnce);
@@ -145,7 +202,7 @@ void SimCoordinator::Take(DurableCoordinator::Outcome* outcome) {
 }
 
 void SimCoordinator::ScheduleTick() {
-  if (!leads()) return;
+  if (durable_ == nullptr) return;
   const absl::Time deadline = durable_->NextDeadline();
   if (deadline == absl::InfiniteFuture()) return;
   const absl::Time at =
@@ -157,7 +214,7 @@ void SimCoordinator::ScheduleTick() {
 
 void SimCoordinator::Tick() {
   if (tick_at_ <= world_->now()) tick_at_ = absl::InfiniteFuture();
-  if (!leads()) return;
+  if (durable_ == nullptr) return;
   if (durable_->NextDeadline() <= clock_.Now()) {
     DurableCoordinator::Outcome outcome = durable_->Tick(At());
     Take(&outcome);
@@ -168,11 +225,12 @@ void SimCoordinator::Tick() {
 
 void SimCoordinator::Publish() {
   publish_scheduled_ = false;
-  if (!leads() || durable_->stale()) return;
+  if (durable_ == nullptr || durable_->stale()) return;
   published_ = durable_->View();
   if (world_->has(PlantedBug::kDrainedTooEarly)) {
     for (auto& worker : published_.workers) worker.drained = worker.draining;
   }
+  if (options_.on_publish) options_.on_publish(published_);
   std::vector<uint64_t> streams;
   for (const auto& [stream, watcher] : watchers_) streams.push_back(stream);
   for (const uint64_t stream : streams) PumpWatcher(stream);
@@ -197,16 +255,14 @@ absl::StatusOr<control::ClusterView> SimCoordinator::View() {
 }
 
 absl::Status SimCoordinator::ConfirmLead() {
-  if (!leads() || durable_->stale())
-    return absl::UnavailableError("this coordinator does not lead");
-  if (durable_->core().cluster().epoch != disk_->epoch())
-    return absl::UnavailableError("another coordinator leads");
-  return absl::OkStatus();
+  if (!leads()) return absl::UnavailableError("this coordinator does not lead");
+  DurableCoordinator::Outcome outcome = durable_->Confirm(At());
+  Take(&outcome);
+  return outcome.reply.status;
 }
 
 absl::StatusOr<coordinator::RebalanceSnapshot> SimCoordinator::Snapshot() {
-  if (!leads() || durable_->stale())
-    return absl::UnavailableError("this coordinator has no view");
+  TL_RETURN_IF_ERROR(ConfirmLead());
   return coordinator::TakeSnapshot(durable_->core());
 }
 

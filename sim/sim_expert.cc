@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "expert_worker/shard_frame.h"
 
 namespace trunkline::sim {
 
@@ -57,38 +58,81 @@ void SimShards::LoadNext(PlacementVersion version, uint64_t generation,
     const bool shared = held.contains(staged.experts[loaded]);
     const uint64_t bytes = held.size() * static_cast<uint64_t>(kExpertBytes) +
                            machine_->memory_taken;
-    if (machine_->disk_broken) {
-      staged.progress.state = StageState::kFailed;
-      staged.progress.status = absl::DataLossError(
-          "the checkpoint's bytes differ from their digest");
-    } else if (!shared && machine_->memory_bytes > 0 &&
-               bytes + kExpertBytes > machine_->memory_bytes) {
-      staged.progress.state = StageState::kFailed;
-      staged.progress.status = absl::ResourceExhaustedError(absl::StrCat(
-          bytes, " bytes are held and the limit is ", machine_->memory_bytes));
-    } else {
-      staged.progress.bytes_loaded += kExpertBytes;
-      Tell(staged);
-      world_->After(machine_->load_time, [this, alive = alive_, version,
-                                          generation, loaded] {
-        if (*alive)
-          run_([=, this] { LoadNext(version, generation, loaded + 1); });
-      });
-      return;
+    if (!shared && machine_->memory_bytes > 0 &&
+        bytes + kExpertBytes > machine_->memory_bytes) {
+      return Fail(&staged, absl::ResourceExhaustedError(absl::StrCat(
+                               bytes, " bytes are held and the limit is ",
+                               machine_->memory_bytes)));
     }
-  } else {
-    expert::Shard::Entries entries;
-    for (const ExpertKey key : staged.experts) {
-      ExpertKey from = key;
-      if (world_->has(PlantedBug::kStaleMap) && version.value > 1)
-        from.expert = staged.experts.front().expert;
-      entries[key] = model_->Weights(from);
-    }
-    staged.progress.shard =
-        std::make_shared<const expert::Shard>(std::move(entries));
-    staged.progress.state = StageState::kReady;
+    if (machine_->asks_peers) return TakeFromPeer(version, generation);
+    return LoadFromDisk(version, generation);
   }
+  expert::Shard::Entries entries;
+  for (size_t i = 0; i < staged.experts.size(); ++i)
+    entries[staged.experts[i]] = staged.loaded[i];
+  staged.progress.shard =
+      std::make_shared<const expert::Shard>(std::move(entries));
+  staged.progress.state = StageState::kReady;
   Tell(staged);
+}
+
+void SimShards::Fail(Staged* staged, absl::Status status) {
+  staged->progress.state = StageState::kFailed;
+  staged->progress.status = std::move(status);
+  Tell(*staged);
+}
+
+void SimShards::LoadFromDisk(PlacementVersion version, uint64_t generation) {
+  Staged& staged = versions_.at(version).second;
+  if (machine_->disk_broken) {
+    return Fail(
+        &staged,
+        absl::DataLossError("the checkpoint's bytes differ from their digest"));
+  }
+  ExpertKey from = staged.experts[staged.loaded.size()];
+  if ((world_->has(PlantedBug::kStaleMap) && version.value > 1) ||
+      machine_->loads_wrong)
+    from.expert = staged.experts.front().expert;
+  OnLoaded(version, generation, model_->Weights(from));
+}
+
+// As ExpertStore does where the checkpoint has no weights; here the disk is the
+// last resort.
+void SimShards::TakeFromPeer(PlacementVersion version, uint64_t generation) {
+  const Staged& staged = versions_.at(version).second;
+  const ExpertKey key = staged.experts[staged.loaded.size()];
+  peers_->Fetch(
+      model_->Request(key), [this, alive = alive_, version, generation, key](
+                                absl::StatusOr<expert::FetchedExpert> fetched) {
+        if (!*alive) return;
+        run_([=, this,
+              fetched = std::make_shared<absl::StatusOr<expert::FetchedExpert>>(
+                  std::move(fetched))] {
+          const auto found = versions_.find(version);
+          if (found == versions_.end() || found->second.first != generation)
+            return;
+          world_->Trace(machine_->name, " asks for layer ", key.layer.value,
+                        " expert ", key.expert.value, ": ",
+                        fetched->status().ToString());
+          ++(fetched->ok() ? machine_->from_peers : machine_->not_from_peers);
+          if (!fetched->ok()) return LoadFromDisk(version, generation);
+          OnLoaded(version, generation, model_->Weights(**fetched));
+        });
+      });
+}
+
+void SimShards::OnLoaded(PlacementVersion version, uint64_t generation,
+                         std::shared_ptr<const kernels::MlpWeights> weights) {
+  Staged& staged = versions_.at(version).second;
+  staged.loaded.push_back(std::move(weights));
+  staged.progress.bytes_loaded += kExpertBytes;
+  const size_t loaded = staged.loaded.size();
+  Tell(staged);
+  world_->After(machine_->load_time,
+                [this, alive = alive_, version, generation, loaded] {
+                  if (*alive)
+                    run_([=, this] { LoadNext(version, generation, loaded); });
+                });
 }
 
 // The follower may retire or stage from inside, so it gets copies.
@@ -113,6 +157,9 @@ constexpr absl::Duration kHandoverTimeout = absl::Seconds(20);
 expert::ExpertDataPath::Options PathOptions(const SimModel& model) {
   expert::ExpertDataPath::Options options;
   options.layers = model.worker_layers();
+  options.digest_of = [&model](ExpertKey key) {
+    return model.Request(key).digest;
+  };
   return options;
 }
 
@@ -147,7 +194,8 @@ SimExpert::SimExpert(World* world, Network* network, Fabric* fabric,
       transport_(fabric, world, machine->place, [this] { Wake(); }),
       path_(PathOptions(*model), kernels::KernelContext{&pool_}, &transport_,
             metrics, &clock_),
-      shards_(world, model, machine,
+      peers_(world, network, fabric, machine->place, &clock_),
+      shards_(world, model, machine, &peers_,
               [this](std::function<void()> work) {
                 commands_.push_back(std::move(work));
                 Wake();
@@ -172,6 +220,7 @@ SimExpert::SimExpert(World* world, Network* network, Fabric* fabric,
                          return p.state == control::PlacementState::kDraining;
                        });
                      }
+                     peers_.UpdateView(view, worker_);
                      follower_.OnView(followed);
                      LookDrained();
                    },
@@ -192,7 +241,26 @@ SimExpert::SimExpert(World* world, Network* network, Fabric* fabric,
                      world_->After(absl::ZeroDuration(), on_refused_);
                    }}) {
   network_->SetAlive(machine_->place, true);
+  transport_.SetTouch([this](transport::Message& message) {
+    if (machine_->sends_rotten) RotRows(message);
+  });
   transport_.Listen(machine_->name).IgnoreError();
+}
+
+// What is wrong is sealed as if it were right: only the digest of the whole
+// expert tells.
+void SimExpert::RotRows(transport::Message& message) const {
+  const std::span<std::byte> bytes(message.data(), message.size);
+  if (!expert::IsShardFrame(bytes)) return;
+  const auto frame = expert::DecodeShardFrame(bytes);
+  if (!frame.ok() || frame->rows.empty()) return;
+  // The sign of the first weight that has one.
+  for (size_t at = expert::kShardHeaderBytes + 3; at < bytes.size(); at += 4) {
+    if (bytes[at] == std::byte{0}) continue;
+    bytes[at] ^= std::byte{0x80};
+    break;
+  }
+  expert::SealShardFrame(bytes);
 }
 
 SimExpert::~SimExpert() { *alive_ = false; }

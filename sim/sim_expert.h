@@ -17,6 +17,7 @@
 #include "expert_worker/placement_follower.h"
 #include "sim/sim_control.h"
 #include "sim/sim_model.h"
+#include "sim/sim_peer_loader.h"
 #include "sim/sim_transport.h"
 #include "sim/world.h"
 
@@ -32,15 +33,26 @@ struct ExpertMachine {
   absl::Duration load_time = absl::Milliseconds(2);  // of one expert
   absl::Duration batch_time_most = absl::Microseconds(300);
   bool disk_broken = false;   // loads fail
+  bool loads_wrong = false;   // and nobody notices: some expert is another
+  bool sends_rotten = false;  // weights rot before their checksum is made
   uint64_t memory_taken = 0;  // by somebody else
+  // Takes experts from peers that have them, and reads its disk only for what
+  // nobody gives.
+  bool asks_peers = false;
+  uint64_t from_peers = 0, not_from_peers = 0;  // experts asked for
 };
 
 // Loads in simulated time. Callbacks never come from inside a call.
 class SimShards final : public expert::ShardSource {
  public:
-  SimShards(World* world, SimModel* model, const ExpertMachine* machine,
+  SimShards(World* world, SimModel* model, ExpertMachine* machine,
+            SimPeerLoader* peers,
             std::function<void(std::function<void()>)> run)
-      : world_(world), model_(model), machine_(machine), run_(std::move(run)) {}
+      : world_(world),
+        model_(model),
+        machine_(machine),
+        peers_(peers),
+        run_(std::move(run)) {}
   ~SimShards() override { *alive_ = false; }
 
   void Stage(PlacementVersion version, std::vector<expert::ExpertKey> experts,
@@ -51,16 +63,24 @@ class SimShards final : public expert::ShardSource {
  private:
   struct Staged {
     std::vector<expert::ExpertKey> experts;
+    std::vector<std::shared_ptr<const kernels::MlpWeights>> loaded;
     OnProgress on_progress;
     expert::StageProgress progress;
   };
   std::set<expert::ExpertKey> Held() const;
   void LoadNext(PlacementVersion version, uint64_t generation, size_t loaded);
+  void LoadFromDisk(PlacementVersion version, uint64_t generation);
+  void TakeFromPeer(PlacementVersion version, uint64_t generation);
+  // One more expert of the version is in memory.
+  void OnLoaded(PlacementVersion version, uint64_t generation,
+                std::shared_ptr<const kernels::MlpWeights> weights);
+  void Fail(Staged* staged, absl::Status status);
   void Tell(const Staged& staged);
 
   World* const world_;
   SimModel* const model_;
-  const ExpertMachine* const machine_;
+  ExpertMachine* const machine_;
+  SimPeerLoader* const peers_;
   const std::function<void(std::function<void()>)> run_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   std::map<PlacementVersion, std::pair<uint64_t, Staged>> versions_;
@@ -88,12 +108,16 @@ class SimExpert final : public expert::VersionServer {
   void JumpClock(absl::Duration by) { clock_.Jump(by); }
   // SIGTERM: hand over, leave, finish, end. `ended` is called when done.
   void Terminate(std::function<void()> ended);
-  void VanishSilently() { transport_.VanishSilently(); }
+  void VanishSilently() {
+    transport_.VanishSilently();
+    peers_.VanishSilently();
+  }
 
   const std::string& name() const { return machine_->name; }
   Place place() const { return machine_->place; }
   WorkerId worker() const { return worker_; }
   const SimTransport& transport() const { return transport_; }
+  const SimPeerLoader& peers() const { return peers_; }
   const expert::ExpertDataPath& path() const { return path_; }
   const std::map<PlacementVersion, std::vector<expert::ExpertKey>>& serving()
       const {
@@ -111,6 +135,7 @@ class SimExpert final : public expert::VersionServer {
   void Retire(PlacementVersion version) override;
 
  private:
+  void RotRows(transport::Message& message) const;
   void Wake();
   void Turn();
   void LookDrained();
@@ -126,6 +151,7 @@ class SimExpert final : public expert::VersionServer {
   ThreadPool pool_{ThreadPool::Options{}};
   SimTransport transport_;
   expert::ExpertDataPath path_;
+  SimPeerLoader peers_;
   SimShards shards_;
   expert::PlacementFollower follower_;
   SimControlClient client_;

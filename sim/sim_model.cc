@@ -1,6 +1,7 @@
 #include "sim/sim_model.h"
 
 #include <algorithm>
+#include <cstring>
 
 #include "common/check.h"
 #include "common/random.h"
@@ -146,22 +147,54 @@ std::vector<int32_t> SimModel::Generate(std::vector<int32_t> prompt,
   return made;
 }
 
+SimModel::Parts SimModel::PartsOf(expert::ExpertKey key) const {
+  Parts parts;
+  for (int i = 0; i < kInner; ++i)
+    for (int k = 0; k < kWidth; ++k)
+      parts.up.push_back(static_cast<float>(Up(key, i, k)));
+  for (int o = 0; o < kWidth; ++o)
+    for (int i = 0; i < kInner; ++i)
+      parts.down.push_back(static_cast<float>(Down(key, o, i)));
+  return parts;
+}
+
+std::shared_ptr<const kernels::MlpWeights> SimModel::PackParts(
+    const Parts& parts) {
+  auto weights = std::make_shared<kernels::MlpWeights>();
+  weights->up = Pack(parts.up, kInner, kWidth, pool_);
+  weights->down = Pack(parts.down, kWidth, kInner, pool_);
+  return weights;
+}
+
 std::shared_ptr<const kernels::MlpWeights> SimModel::Weights(
     expert::ExpertKey key) {
   std::shared_ptr<const kernels::MlpWeights>& shared = weights_[key];
-  if (shared != nullptr) return shared;
-  std::vector<float> up, down;
-  for (int i = 0; i < kInner; ++i)
-    for (int k = 0; k < kWidth; ++k)
-      up.push_back(static_cast<float>(Up(key, i, k)));
-  for (int o = 0; o < kWidth; ++o)
-    for (int i = 0; i < kInner; ++i)
-      down.push_back(static_cast<float>(Down(key, o, i)));
-  auto weights = std::make_shared<kernels::MlpWeights>();
-  weights->up = Pack(up, kInner, kWidth, pool_);
-  weights->down = Pack(down, kWidth, kInner, pool_);
-  shared = std::move(weights);
+  if (shared == nullptr) shared = PackParts(PartsOf(key));
   return shared;
+}
+
+expert::ExpertRequest SimModel::Request(expert::ExpertKey key) const {
+  const Parts parts = PartsOf(key);
+  const std::span<const std::byte> bytes[expert::kShardParts] = {
+      std::as_bytes(std::span(parts.up)), std::as_bytes(std::span(parts.down))};
+  expert::ExpertRequest request;
+  request.key = key;
+  request.parts[0] = {.rows = kInner, .columns = kWidth, .dtype = DType::kF32};
+  request.parts[1] = {.rows = kWidth, .columns = kInner, .dtype = DType::kF32};
+  request.digest = model::DigestOfParts(bytes);
+  return request;
+}
+
+std::shared_ptr<const kernels::MlpWeights> SimModel::Weights(
+    const expert::FetchedExpert& fetched) {
+  Parts parts;
+  parts.up.resize(kInner * kWidth);
+  parts.down.resize(kWidth * kInner);
+  std::memcpy(parts.up.data(), fetched.parts[0].data(),
+              parts.up.size() * sizeof(float));
+  std::memcpy(parts.down.data(), fetched.parts[1].data(),
+              parts.down.size() * sizeof(float));
+  return PackParts(parts);
 }
 
 }  // namespace trunkline::sim

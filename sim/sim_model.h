@@ -19,6 +19,7 @@
 #include "common/thread_pool.h"
 #include "expert_worker/expert_key.h"
 #include "expert_worker/expert_worker.h"
+#include "expert_worker/peer_loader.h"
 #include "kernels/mlp.h"
 #include "placement/placement_map.h"
 #include "routing/route_table.h"
@@ -64,10 +65,20 @@ class SimModel {
 
   // The same expert for the kernels. Pointers are equal for equal keys.
   std::shared_ptr<const kernels::MlpWeights> Weights(expert::ExpertKey key);
+  // The same as they travel between workers: what to ask for, with the digest
+  // that it must have, and the weights made of what came.
+  expert::ExpertRequest Request(expert::ExpertKey key) const;
+  std::shared_ptr<const kernels::MlpWeights> Weights(
+      const expert::FetchedExpert& fetched);
 
  private:
   int32_t Up(expert::ExpertKey key, int inner, int in) const;
   int32_t Down(expert::ExpertKey key, int out, int inner) const;
+  struct Parts {
+    std::vector<float> up, down;  // [kInner, kWidth], [kWidth, kInner]
+  };
+  Parts PartsOf(expert::ExpertKey key) const;
+  std::shared_ptr<const kernels::MlpWeights> PackParts(const Parts& parts);
 
   const uint64_t seed_;
   const int experts_, top_k_;

@@ -18,9 +18,11 @@ std::string DescribeWork(const RunResult& r) {
       " operator calls, ", r.commits, " transactions (", r.torn_writes,
       " torn, ", r.fenced_writes, " fenced)\nrequests: ", o.asked, " asked, ",
       o.finished, " finished, ", o.failed, " failed, ", o.cancelled,
-      " cancelled, ", o.cut_off, " lost with their trunk", errors,
-      "; checked: ", o.tokens, " tokens, ", r.rows, " combined rows, ",
-      r.answers, " answers");
+      " cancelled, ", o.cut_off, " lost with their trunk, ", o.resumed,
+      " streams went on elsewhere", errors, "; checked: ", o.tokens,
+      " tokens, ", r.rows, " combined rows, ", r.answers,
+      " answers; experts asked of peers: ", r.from_peers, " taken, ",
+      r.not_from_peers, " not");
 }
 
 }  // namespace
@@ -49,6 +51,8 @@ void SimTotals::Add(const RunResult& result) {
   sum_.fenced_writes += result.fenced_writes;
   sum_.rows += result.rows;
   sum_.answers += result.answers;
+  sum_.from_peers += result.from_peers;
+  sum_.not_from_peers += result.not_from_peers;
   sum_.simulated += result.simulated;
   SimClients::Outcomes& o = sum_.outcomes;
   o.asked += result.outcomes.asked;
@@ -56,6 +60,7 @@ void SimTotals::Add(const RunResult& result) {
   o.failed += result.outcomes.failed;
   o.cancelled += result.outcomes.cancelled;
   o.cut_off += result.outcomes.cut_off;
+  o.resumed += result.outcomes.resumed;
   o.tokens += result.outcomes.tokens;
   for (const auto& [code, count] : result.outcomes.errors)
     o.errors[code] += count;

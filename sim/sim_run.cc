@@ -54,6 +54,7 @@ void DrawTrunk(World* world, SimTrunk::Options* options) {
   options->core.batch.prefill_chunk = 1 + static_cast<int64_t>(world->Below(6));
   options->sequences_max = 1 + static_cast<int64_t>(world->Below(5));
   options->tokens_max = 32;
+  if (world->Chance(0.5)) options->canary_tokens = 12;
 }
 
 }  // namespace
@@ -75,6 +76,8 @@ ClusterOptions DrawCluster(World* world) {
   if (world->Chance(0.3)) network.vanish = 0.002;
   if (world->Chance(0.3)) network.repeat = 0.01;
   if (world->Chance(0.3)) network.damage = 0.002;
+  options.experts_from_peers = world->Chance(0.5);
+  if (world->Chance(0.5)) options.late_registrations = 0.5;
   options.load_time = world->Between(absl::Microseconds(200), Milliseconds(40));
   if (world->Chance(0.3)) {
     // Room for about twice an even share, or three times.
@@ -98,7 +101,7 @@ absl::Duration RunCalm(SimCluster* cluster, SimAdmin* admin,
   cluster->RunFor(Seconds(1));
   cluster->RunUntilDone(Seconds(4), [&] { return admin->asking() == 0; });
   // Operators take back what they asked for, until they are heard.
-  std::vector<bool> undrained(static_cast<size_t>(cluster->options().experts));
+  std::vector<bool> undrained(static_cast<size_t>(cluster->workers()));
   const auto all_undrained = [&] {
     return std::count(undrained.begin(), undrained.end(), false) == 0;
   };
@@ -190,6 +193,10 @@ void FillResult(const SimCluster& cluster, const SimAdmin& admin,
   result->commits = cluster.checker().commits_checked();
   result->admin_operations = admin.history().operations();
   result->actions = world.actions_run();
+  for (const auto& machine : cluster.expert_machines()) {
+    result->from_peers += machine->from_peers;
+    result->not_from_peers += machine->not_from_peers;
+  }
   result->torn_writes = cluster.disk().torn_writes();
   result->fenced_writes = cluster.disk().fenced_writes();
   result->simulated = world.elapsed();
@@ -224,6 +231,14 @@ RunResult RunSeed(const RunOptions& options) {
   if (cluster.violation().empty()) ProveDrain(&cluster, &admin);
   if (cluster.violation().empty()) {
     cluster.RunFor(Seconds(2));
+    // A repair that the drain has led to may be taking experts from peers, and
+    // canaries may run under what it made.
+    cluster.RunUntilDone(Seconds(60), [&] {
+      for (const SimTrunk* trunk : cluster.trunks())
+        if (!trunk->idle()) return false;
+      return cluster.fabric().messages_on_the_way() == 0 &&
+             cluster.WhyNotSettled().empty();
+    });
     cluster.checker().CheckIdle(cluster.fabric().messages_on_the_way());
   }
   if (cluster.violation().empty()) {

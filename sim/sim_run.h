@@ -30,6 +30,7 @@ struct RunResult {
   uint64_t digest = 0;
   SimClients::Outcomes outcomes;
   uint64_t rows = 0, answers = 0, commits = 0, admin_operations = 0;
+  uint64_t from_peers = 0, not_from_peers = 0;  // experts asked for there
   uint64_t faults = 0, actions = 0, torn_writes = 0, fenced_writes = 0;
   absl::Duration simulated, settled_after;
   std::vector<std::string> lines;

@@ -48,16 +48,28 @@ void ApplyChange(const StoreChange& change, StoreContents* contents) {
 
 class SimStore final : public coordinator::PlacementStore {
  public:
-  SimStore(SimDisk* disk, uint64_t epoch) : disk_(disk), epoch_(epoch) {}
+  SimStore(SimDisk* disk, uint64_t epoch, std::function<SimDisk::Road()> road)
+      : disk_(disk), epoch_(epoch), road_(std::move(road)) {}
 
   absl::StatusOr<StoreContents> Load() override {
-    if (disk_->unreadable_) return absl::UnavailableError("the disk is away");
+    if (road_() != SimDisk::Road::kOpen || disk_->unreadable_)
+      return absl::UnavailableError("the disk is away");
     if (disk_->epoch() != epoch_ && !disk_->world_->has(PlantedBug::kNoFence))
       return Deposed();
     return disk_->contents();
   }
   absl::Status Commit(const StoreChange& change) override {
-    return disk_->Commit(epoch_, change);
+    const SimDisk::Road road = road_();
+    if (road == SimDisk::Road::kNoWayThere)
+      return absl::UnavailableError("the disk can not be reached");
+    const absl::Status status = disk_->Commit(epoch_, change);
+    if (road == SimDisk::Road::kOpen) return status;
+    return absl::UnavailableError("the disk's answer did not arrive");
+  }
+  absl::Status Confirm() override {
+    if (road_() != SimDisk::Road::kOpen || disk_->unreadable_)
+      return absl::UnavailableError("the disk is away");
+    return disk_->epoch() == epoch_ ? absl::OkStatus() : Deposed();
   }
 
  private:
@@ -69,18 +81,22 @@ class SimStore final : public coordinator::PlacementStore {
 
   SimDisk* const disk_;
   const uint64_t epoch_;
+  const std::function<SimDisk::Road()> road_;
 };
 
 SimDisk::SimDisk(World* world, uint64_t cluster_id) : world_(world) {
   contents_.cluster.cluster_id = cluster_id;
 }
 
-absl::StatusOr<std::unique_ptr<coordinator::PlacementStore>> SimDisk::Open() {
-  if (unreadable_) return absl::UnavailableError("the disk is away");
+absl::StatusOr<std::unique_ptr<coordinator::PlacementStore>> SimDisk::Open(
+    std::function<Road()> road) {
+  if (road() != Road::kOpen || unreadable_)
+    return absl::UnavailableError("the disk is away");
   DropTornTail();
   ++contents_.cluster.epoch;
   return std::unique_ptr<coordinator::PlacementStore>(
-      std::make_unique<SimStore>(this, contents_.cluster.epoch));
+      std::make_unique<SimStore>(this, contents_.cluster.epoch,
+                                 std::move(road)));
 }
 
 void SimDisk::DropTornTail() {

@@ -34,8 +34,11 @@ class SimDisk {
 
   SimDisk(World* world, uint64_t cluster_id);
 
+  // Whether the opener reaches the disk just now, and hears from it.
+  enum class Road { kOpen, kNoWayThere, kNoWayBack };
   // Begins the next epoch. UNAVAILABLE while the disk can not be read.
-  absl::StatusOr<std::unique_ptr<coordinator::PlacementStore>> Open();
+  absl::StatusOr<std::unique_ptr<coordinator::PlacementStore>> Open(
+      std::function<Road()> road);
 
   // What a reader would find now.
   const coordinator::StoreContents& contents() const { return contents_; }

@@ -54,17 +54,21 @@ void Fabric::Dial(SimTransport* from, ConnectionId id,
       reachable ? network_->Delay(place, place) + network_->Delay(place, place)
                 : network_->options().connect_timeout;
   world_->After(takes, [this, from, alive = from->alive_, id, address] {
-    if (!*alive || from->dialling_.erase(id) == 0) return;
+    if (!*alive || !from->dialling_.contains(id)) return;
     const auto now = listeners_.find(address);
     if (now == listeners_.end() ||
         network_->cut(from->place_, now->second->place_) ||
         network_->cut(now->second->place_, from->place_) ||
         network_->paused(now->second->place_)) {
-      from->Push(MakeEvent(Event::Kind::kPeerDown, id,
-                           absl::UnavailableError("nobody answers")));
+      from->EndDial(id, absl::UnavailableError("nobody answers"));
       return;
     }
+    auto waiting = from->dialling_.extract(id);
     Join(from, id, now->second);
+    for (auto& [message, token] : waiting.mapped()) {
+      ++from->held_;
+      from->Send(id, std::move(message), token);
+    }
   });
 }
 
@@ -246,26 +250,34 @@ absl::StatusOr<std::string> SimTransport::Listen(const std::string& address) {
 
 absl::StatusOr<ConnectionId> SimTransport::Connect(const std::string& address) {
   const ConnectionId id(fabric_->next_connection_++);
-  dialling_[id] = address;
+  dialling_[id];
   fabric_->Dial(this, id, address);
   return id;
 }
 
 void SimTransport::Disconnect(ConnectionId connection) {
   const absl::Status why = absl::CancelledError("disconnected");
-  if (dialling_.erase(connection) > 0) {
-    Push(MakeEvent(Event::Kind::kPeerDown, connection, why));
-    return;
-  }
+  if (dialling_.contains(connection)) return EndDial(connection, why);
   const auto found = ends_.find(connection);
   if (found == ends_.end()) return;
   const auto [pipe, side] = found->second;
   fabric_->Close(pipe, side, why, true, true);
 }
 
+void SimTransport::EndDial(ConnectionId id, const absl::Status& why) {
+  const auto waiting = dialling_.extract(id);
+  for (const auto& [message, token] : waiting.mapped())
+    Push(MakeEvent(Event::Kind::kSendDone, id, why, token));
+  Push(MakeEvent(Event::Kind::kPeerDown, id, why));
+}
+
 void SimTransport::Send(ConnectionId connection, Message message,
                         uint64_t token) {
   --held_;
+  if (const auto dial = dialling_.find(connection); dial != dialling_.end()) {
+    dial->second.emplace_back(std::move(message), token);
+    return;
+  }
   const auto found = ends_.find(connection);
   if (found == ends_.end()) {
     Push(MakeEvent(Event::Kind::kSendDone, connection,
@@ -273,6 +285,7 @@ void SimTransport::Send(ConnectionId connection, Message message,
     return;
   }
   const auto [pipe, side] = found->second;
+  if (touch_) touch_(message);
   fabric_->Post(pipe, side, std::move(message), token);
 }
 

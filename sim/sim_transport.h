@@ -110,6 +110,10 @@ class SimTransport final : public transport::Transport {
   bool has_events() const { return !inbox_.empty(); }
   // Messages in the owner's hands: allocated or received, not sent or released.
   int64_t messages_held() const { return held_; }
+  // May change every message before it leaves.
+  void SetTouch(std::function<void(transport::Message&)> touch) {
+    touch_ = std::move(touch);
+  }
   // Answers and frames leave so much later: the time that making them took.
   void SetSendDelay(absl::Duration delay) { send_delay_ = delay; }
   Place place() const { return place_; }
@@ -117,17 +121,23 @@ class SimTransport final : public transport::Transport {
  private:
   friend class Fabric;
   void Push(transport::Event event);
+  // The dial came to nothing.
+  void EndDial(transport::ConnectionId id, const absl::Status& why);
 
   Fabric* const fabric_;
   World* const world_;
   const Place place_;
   const std::function<void()> wake_;
   std::map<transport::ConnectionId, std::pair<Fabric::PipePtr, int>> ends_;
-  std::map<transport::ConnectionId, std::string> dialling_;
+  // What was sent before the connection stands.
+  std::map<transport::ConnectionId,
+           std::vector<std::pair<transport::Message, uint64_t>>>
+      dialling_;
   std::deque<transport::Event> inbox_;
   std::shared_ptr<bool> alive_ = std::make_shared<bool>(true);
   int64_t held_ = 0;
   absl::Duration send_delay_;
+  std::function<void(transport::Message&)> touch_;
   bool silent_end_ = false;
 };
 

@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/status_macros.h"
 
 namespace trunkline::sim {
 
@@ -11,14 +13,18 @@ using trunk::StepRun;
 
 namespace {
 
+// As the expert workers' (sim_expert.cc).
+constexpr char kModelDigest[] = "simulated";
+constexpr char kNumericsClass[] = "portable";
+
 control::Registration RegistrationOf(const SimModel& model,
                                      const TrunkMachine& machine) {
   control::Registration registration;
   registration.name = machine.name;
   registration.role = control::Role::kTrunk;
   registration.api_address = machine.name + ":80";
-  registration.model_digest = "simulated";
-  registration.numerics_class = "portable";
+  registration.model_digest = kModelDigest;
+  registration.numerics_class = kNumericsClass;
   registration.self_check_digest = "exact";
   registration.moe_layers = model.shapes();
   return registration;
@@ -67,6 +73,7 @@ SimTrunk::SimTrunk(World* world, Network* network, Fabric* fabric,
       link_(std::unique_ptr<transport::Transport>(&transport_),
             kernels::KernelContext{&pool_}, LinkOptions(options, &clock_)),
       core_(CoreOptions(options), states_.get(), nullptr),
+      canary_(CanaryOptions(options.canary_tokens)),
       client_(world, network, plane, machine->place,
               RegistrationOf(*model, *machine),
               {.on_registered =
@@ -80,6 +87,9 @@ SimTrunk::SimTrunk(World* world, Network* network, Fabric* fabric,
                          view.revision % 3 == 0)
                        return;
                      link_.UpdateView(view, identity_);
+                     FollowDrain(view);
+                     active_ = view.active;
+                     if (!draining_) canary_.Look(active_);
                    },
                .make_report =
                    [this] {
@@ -87,6 +97,10 @@ SimTrunk::SimTrunk(World* world, Network* network, Fabric* fabric,
                      if (!world_->has(PlantedBug::kForgetStepsInFlight))
                        report.oldest_in_flight = link_.oldest_in_flight();
                      report.loads = link_.TakeLoads();
+                     report.at_rest = at_rest() && mail_.empty();
+                     // One that failed is begun again.
+                     if (!draining_) canary_.Look(active_);
+                     report.canary = canary_.result();
                      return report;
                    },
                .on_refused =
@@ -97,10 +111,42 @@ SimTrunk::SimTrunk(World* world, Network* network, Fabric* fabric,
   network_->SetAlive(machine_->place, true);
 }
 
+trunk::Canary::Options SimTrunk::CanaryOptions(int64_t prompt_tokens) {
+  trunk::Canary::Options canary;
+  canary.prompt_tokens = prompt_tokens;
+  canary.output_tokens = 4;
+  canary.vocab_size = kVocabulary;
+  canary.numerics = kNumericsClass;
+  canary.time_max = absl::Seconds(20);
+  canary.now = [this] { return clock_.Now(); };
+  canary.start = [this](trunk::GenerationRequest request,
+                        trunk::OutputSink sink) {
+    // No client's request has such a number.
+    request.id = RequestId((uint64_t{1} << 40) + next_canary_++);
+    Submit(std::move(request),
+           [sink = std::move(sink)](trunk::Output output, const std::string&) {
+             sink(std::move(output));
+           });
+    return absl::OkStatus();
+  };
+  canary.on_result = [this] { client_.ReportNow(); };
+  return canary;
+}
+
 SimTrunk::~SimTrunk() { *alive_ = false; }
 
 void SimTrunk::Resume() {
   client_.Resume();
+  Wake();
+}
+
+// As TrunkServer::FollowDrain.
+void SimTrunk::FollowDrain(const control::ClusterView& view) {
+  const control::WorkerView* self = view.FindWorker(identity_.worker);
+  if (self == nullptr || draining_ == self->draining) return;
+  draining_ = self->draining;
+  mail_.push_back(trunk::Drain{
+      .on = draining_, .why = absl::UnavailableError("the trunk is drained")});
   Wake();
 }
 
@@ -109,12 +155,45 @@ void SimTrunk::JumpClock(absl::Duration by) {
   Wake();
 }
 
-void SimTrunk::Submit(trunk::GenerationRequest request,
-                      trunk::OutputSink sink) {
-  sinks_[request.id] = std::move(sink);
-  texts_[request.id] = request.prompt;
+void SimTrunk::Submit(trunk::GenerationRequest request, StreamSink sink) {
+  streams_.insert_or_assign(
+      request.id, Stream{.sink = std::move(sink),
+                         .tracker = trunk::ResumeTracker(request, kModelDigest,
+                                                         kNumericsClass)});
+  std::vector<int32_t>& text = texts_[request.id];
+  text = request.prompt;
+  text.insert(text.end(), request.delivered.begin(), request.delivered.end());
   mail_.push_back(trunk::Submit{std::move(request)});
   Wake();
+}
+
+// As trunk_worker/resume_request.cc, for a model without text.
+absl::Status SimTrunk::Continue(trunk::GenerationRequest request,
+                                const std::string& resume_token,
+                                std::vector<int32_t> delivered,
+                                StreamSink sink) {
+  TL_ASSIGN_OR_RETURN(const trunk::ResumeToken token,
+                      trunk::ParseResumeToken(resume_token));
+  trunk::IdDigest prompt, output;
+  prompt.Add(request.prompt);
+  output.Add(delivered);
+  if (token.model_digest != kModelDigest ||
+      token.numerics_class != kNumericsClass ||
+      token.prompt_tokens != request.prompt.size() ||
+      token.prompt != prompt.digest() ||
+      token.output_tokens != delivered.size() ||
+      token.output != output.digest() ||
+      token.output_tokens >= token.max_tokens) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "the resume token covers ", token.output_tokens, " tokens of ",
+        token.max_tokens, ", the client has ", delivered.size()));
+  }
+  request.max_tokens = token.max_tokens;
+  request.sampling = token.sampling;
+  request.delivered = std::move(delivered);
+  request.delivered_text = token.text;
+  Submit(std::move(request), std::move(sink));
+  return absl::OkStatus();
 }
 
 PlacementVersion SimTrunk::version_in_use() const {
@@ -126,7 +205,7 @@ PlacementVersion SimTrunk::version_in_use() const {
 }
 
 void SimTrunk::Cancel(RequestId request) {
-  if (!sinks_.contains(request)) return;
+  if (!streams_.contains(request)) return;
   mail_.push_back(
       trunk::Cancel{request, absl::CancelledError("the client has left")});
   Wake();
@@ -183,18 +262,20 @@ void SimTrunk::LookAtExperts() {
 
 void SimTrunk::Deliver() {
   for (trunk::Output& output : core_.TakeOutputs()) {
-    const auto sink = sinks_.find(output.request);
-    TL_CHECK(sink != sinks_.end()) << "an output for nobody";
+    const auto stream = streams_.find(output.request);
+    TL_CHECK(stream != streams_.end()) << "an output for nobody";
     std::vector<int32_t>& text = texts_[output.request];
     text.insert(text.end(), output.token_ids.begin(), output.token_ids.end());
+    stream->second.tracker.Delivered(output);
+    const std::string token = stream->second.tracker.Token();
     if (!output.finished) {
-      sink->second(std::move(output));
+      stream->second.sink(std::move(output), token);
       continue;
     }
-    const trunk::OutputSink last = std::move(sink->second);
-    sinks_.erase(sink);
+    const StreamSink last = std::move(stream->second.sink);
+    streams_.erase(stream);
     texts_.erase(output.request);
-    last(std::move(output));
+    last(std::move(output), token);
   }
 }
 
@@ -310,6 +391,18 @@ void SimTrunk::BeginLayer() {
   step.exchanging = true;
 }
 
+// A row of the last layer is what this model has of logits.
+void SimTrunk::ShowLogits(const StepRun& run, size_t first_row) const {
+  if (run.on_logits == nullptr) return;
+  for (size_t i = 0; i < run.rows.tokens.size(); ++i) {
+    const Row& row = step_->rows[first_row + i];
+    const std::vector<float> logits(row.begin(), row.end());
+    (*run.on_logits)(step_->version,
+                     run.rows.state->length() + static_cast<int64_t>(i),
+                     logits);
+  }
+}
+
 void SimTrunk::EndStep(const absl::Status& status) {
   link_.EndStep(step_->plan.step);
   if (!status.ok()) hooks_.on_step_failed(*this, status);
@@ -320,6 +413,7 @@ void SimTrunk::EndStep(const absl::Status& status) {
   for (const StepRun& run : step_->plan.runs) {
     row += run.rows.tokens.size();
     if (!status.ok()) continue;
+    ShowLogits(run, row - run.rows.tokens.size());
     run.rows.state->CommitStep();
     trunk::RunResult one;
     if (run.sample) {

@@ -17,7 +17,9 @@
 #include "sim/sim_model.h"
 #include "sim/sim_transport.h"
 #include "sim/world.h"
+#include "trunk_worker/canary.h"
 #include "trunk_worker/expert_link.h"
+#include "trunk_worker/resume_token.h"
 #include "trunk_worker/trunk_worker.h"
 
 namespace trunkline::sim {
@@ -43,6 +45,7 @@ class SimTrunk {
     trunk::ExpertLink::Options link;
     trunk::TrunkWorker::Options core;
     int64_t sequences_max = 4, tokens_max = 64;
+    int64_t canary_tokens = 0;  // of its prompt; 0: no canary
   };
 
   SimTrunk(World* world, Network* network, Fabric* fabric, ControlPlane* plane,
@@ -57,8 +60,17 @@ class SimTrunk {
   void JumpClock(absl::Duration by);
   void VanishSilently() { transport_.VanishSilently(); }
 
+  // With every piece of a stream comes the token to go on with elsewhere.
+  using StreamSink =
+      std::function<void(trunk::Output, const std::string& resume_token)>;
   // The generation service: every request gets exactly one finished output.
-  void Submit(trunk::GenerationRequest request, trunk::OutputSink sink);
+  void Submit(trunk::GenerationRequest request, StreamSink sink);
+  // Goes on with a stream that another trunk began: `request` is the first one
+  // again, `delivered` what its client has. An error: the token was made for
+  // something else.
+  absl::Status Continue(trunk::GenerationRequest request,
+                        const std::string& resume_token,
+                        std::vector<int32_t> delivered, StreamSink sink);
   void Cancel(RequestId request);
 
   const std::string& name() const { return machine_->name; }
@@ -72,6 +84,10 @@ class SimTrunk {
   // Of the step under way, by this process's own account and not by the link's;
   // invalid: none.
   PlacementVersion version_in_use() const;
+  // Refuses what comes and has nothing.
+  bool at_rest() const {
+    return draining_ && core_.idle() && !step_.has_value();
+  }
   bool idle() const {
     return mail_.empty() && core_.idle() && !step_.has_value();
   }
@@ -93,6 +109,7 @@ class SimTrunk {
     trunk::MoeCall call;
   };
 
+  void FollowDrain(const control::ClusterView& view);
   void Wake() { WakeAt(world_->now()); }
   void WakeAt(absl::Time world_time);
   void Turn();
@@ -103,6 +120,8 @@ class SimTrunk {
   bool AdvanceStep();  // false: it waits
   void BeginLayer();
   void EndStep(const absl::Status& status);
+  void ShowLogits(const trunk::StepRun& run, size_t first_row) const;
+  trunk::Canary::Options CanaryOptions(int64_t prompt_tokens);
   void PrepareRows();
 
   World* const world_;
@@ -118,11 +137,19 @@ class SimTrunk {
   std::unique_ptr<trunk::SequencePool> states_;
   trunk::ExpertLink link_;
   trunk::TrunkWorker core_;
+  trunk::Canary canary_;
+  uint64_t next_canary_ = 1;
+  PlacementVersion active_;  // by the newest view
+  bool draining_ = false;    // by the same
   SimControlClient client_;
 
   control::Identity identity_;
   std::vector<trunk::Event> mail_;
-  std::map<RequestId, trunk::OutputSink> sinks_;
+  struct Stream {
+    StreamSink sink;
+    trunk::ResumeTracker tracker;
+  };
+  std::map<RequestId, Stream> streams_;
   std::map<RequestId, std::vector<int32_t>> texts_;  // prompt and outputs
   absl::Status readiness_ = absl::UnknownError("not looked yet");
   std::optional<Step> step_;

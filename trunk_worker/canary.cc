@@ -27,14 +27,13 @@ struct Canary::Run {
   }
 };
 
-Canary::Canary(Options options, Engine* engine)
-    : options_(std::move(options)), engine_(engine) {}
+Canary::Canary(Options options) : options_(std::move(options)) {}
 
 void Canary::Look(PlacementVersion active) {
   std::lock_guard<std::mutex> lock(mutex_);
   if (options_.prompt_tokens == 0 || !active.valid() || under_way_) return;
   if (result_.has_value() && result_->version == active) return;
-  const absl::Time now = engine_->Now();
+  const absl::Time now = options_.now();
   if (now < next_attempt_) return;
   next_attempt_ = now + options_.between_attempts;
 
@@ -54,8 +53,8 @@ void Canary::Look(PlacementVersion active) {
                             std::span<const float> logits) {
     run->OnLogits(version, position, logits);
   };
-  const auto started =
-      engine_->Start(std::move(request), [this, run](const Output& output) {
+  const absl::Status started =
+      options_.start(std::move(request), [this, run](const Output& output) {
         for (const int32_t id : output.token_ids)
           run->digest.Add(&id, sizeof(id));
         if (output.finished) OnEnd(*run, output.status);

@@ -19,7 +19,7 @@
 #include "absl/time/time.h"
 #include "common/ids.h"
 #include "control/coordinator_client.h"
-#include "trunk_worker/engine.h"
+#include "trunk_worker/generation_request.h"
 
 namespace trunkline::trunk {
 
@@ -33,14 +33,16 @@ class Canary {
     // A run that has not ended by then is begun again.
     absl::Duration time_max = absl::Seconds(60);
     absl::Duration between_attempts = absl::Seconds(1);
+    // The engine: its clock, and how a request begins (engine.h). It ends its
+    // requests before this object goes.
+    std::function<absl::Time()> now;
+    std::function<absl::Status(GenerationRequest, OutputSink)> start;
     // From the engine's thread: a new result is there; an attempt failed.
     std::function<void()> on_result;
     std::function<void(const absl::Status&)> on_failure;
   };
 
-  // engine: outlives this object's last Look, and ends its requests before this
-  // object goes.
-  Canary(Options options, Engine* engine);
+  explicit Canary(Options options);
 
   // Any thread. Begins a run when `active` has no result and none is under way.
   void Look(PlacementVersion active);
@@ -52,7 +54,6 @@ class Canary {
   void OnEnd(const Run& run, const absl::Status& status);
 
   const Options options_;
-  Engine* const engine_;
   mutable std::mutex mutex_;
   bool under_way_ = false;
   absl::Time next_attempt_ = absl::InfinitePast();

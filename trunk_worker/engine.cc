@@ -152,7 +152,13 @@ absl::StatusOr<Completion> Engine::Generate(GenerationRequest request) {
 void Engine::SetDraining(bool draining, absl::Status why) {
   std::lock_guard lock(mutex_);
   mail_.push_back({Drain{draining, std::move(why)}, nullptr});
+  draining_ = draining;
   mail_came_.notify_one();
+}
+
+bool Engine::AtRest() const {
+  std::lock_guard lock(mutex_);
+  return draining_ && idle_ && mail_.empty();
 }
 
 void Engine::Shutdown(absl::Duration patience) {

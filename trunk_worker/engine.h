@@ -124,6 +124,8 @@ class Engine {
   // Refuses new requests with `why`, or takes them again; those that live go
   // on.
   void SetDraining(bool draining, absl::Status why);
+  // New requests are refused, and none runs or waits.
+  bool AtRest() const;
   // No new requests; waits until those that live have ended, at most until
   // `patience` has passed, then ends the rest with UNAVAILABLE.
   void Shutdown(absl::Duration patience);
@@ -178,6 +180,7 @@ class Engine {
   uint64_t next_request_ = 1;
   bool stop_ = false;
   bool idle_ = true;
+  bool draining_ = false;  // once mail_ is empty the core knows
   EngineStats stats_;
 
   std::thread thread_;  // last: starts when everything else stands

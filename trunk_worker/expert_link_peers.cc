@@ -50,8 +50,9 @@ std::vector<ExpertPeers::Loss> ExpertPeers::ApplyView(
     if (moved)
       lose(TakeDown(worker.id, peer,
                     absl::StrCat("moved to ", worker.data_address)));
-    if (moved || peer.incarnation != worker.incarnation) {
-      // Started anew: what went wrong before says nothing.
+    const bool back = worker.alive && !peer.alive;
+    if (moved || back || peer.incarnation != worker.incarnation) {
+      // Started anew or heard again: what went wrong before says nothing.
       peer.next_dial = now;
       peer.backoff = options_.backoff_first;
     }

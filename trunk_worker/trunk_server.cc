@@ -226,9 +226,8 @@ absl::Status TrunkServer::Listen(const TrunkOptions& options) {
 }
 
 void TrunkServer::Join(const TrunkOptions& options) {
-  control::Registration registration =
-      TrunkRegistration(*model_.checkpoint, model_.admission,
-                        self_check_digest_);
+  control::Registration registration = TrunkRegistration(
+      *model_.checkpoint, model_.admission, self_check_digest_);
   registration.name = name_;
   registration.api_address =
       options.advertise_host.empty()
@@ -247,7 +246,8 @@ void TrunkServer::Join(const TrunkOptions& options) {
   };
   callbacks.make_report = [this] {
     control::Report report;
-    canary_->Look(PlacementVersion(active_version_));
+    report.at_rest = engine_->AtRest();
+    LookAtCanary(PlacementVersion(active_version_));
     report.canary = canary_->result();
     report.oldest_in_flight = link_->oldest_in_flight();
     report.loads = link_->TakeLoads();
@@ -279,15 +279,28 @@ void TrunkServer::StartCanary(const TrunkOptions& options) {
     metrics_->OnCanary(false);
     TL_LOG_DEBUG("the canary prompt gave no answer: {}", why.ToString());
   };
-  canary_ = std::make_unique<Canary>(std::move(canary), engine_.get());
+  canary.now = [this] { return engine_->Now(); };
+  canary.start = [this](GenerationRequest request, OutputSink sink) {
+    return engine_->Start(std::move(request), std::move(sink)).status();
+  };
+  canary_ = std::make_unique<Canary>(std::move(canary));
 }
 
 void TrunkServer::OnView(const control::ClusterView& view) {
   link_->UpdateView(view, identity_);
   active_version_ = view.active.value;
   metrics_->OnPlacement(view.active);
-  canary_->Look(view.active);
   FollowDrain(view);
+  LookAtCanary(view.active);
+}
+
+// A trunk that is being drained would refuse it.
+void TrunkServer::LookAtCanary(PlacementVersion active) {
+  {
+    std::lock_guard lock(mutex_);
+    if (leaving_ || draining_) return;
+  }
+  canary_->Look(active);
 }
 
 // An operator drains this trunk: running requests finish in their own time, new

@@ -70,6 +70,7 @@ class TrunkServer {
   void Join(const TrunkOptions& options);
   void OnReadiness(const absl::Status& status);
   void ShowHealth();  // mutex_ is held
+  void LookAtCanary(PlacementVersion active);
   void FollowDrain(const control::ClusterView& view);
   void StartCanary(const TrunkOptions& options);
   void OnView(const control::ClusterView& view);

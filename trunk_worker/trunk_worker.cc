@@ -5,6 +5,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/check.h"
+#include "common/planted_mistake.h"
 #include "common/status_macros.h"
 #include "trunk_worker/output_text.h"
 
@@ -35,6 +36,8 @@ struct TrunkWorker::Sequence {
   void StartOver() {
     rebuilt = request.prompt;
     rebuilt.insert(rebuilt.end(), made.begin(), made.end());
+    if (TL_PLANTED(kForgetLastDelivered) && !request.delivered.empty())
+      rebuilt.pop_back();
     prompt_logprobs.clear();
   }
 

@@ -70,6 +70,8 @@ inline void ExpectSameWorker(const WorkerRecord& got,
   EXPECT_EQ(a.failure_domain, b.failure_domain);
   EXPECT_EQ(a.memory_bytes, b.memory_bytes);
   EXPECT_EQ(a.speed, b.speed);
+  EXPECT_EQ(a.process, b.process);
+  EXPECT_EQ(got.replaced, want.replaced);
   ASSERT_EQ(got.versions.size(), want.versions.size());
   for (size_t i = 0; i < want.versions.size(); ++i) {
     EXPECT_EQ(got.versions[i].version, want.versions[i].version);
@@ -261,6 +263,21 @@ TEST_P(PlacementStoreContract, RandomChangesLeaveWhatAPlainModelHolds) {
     if (HasFailure()) return;
   }
   ExpectSameContents(Load(*store), want);
+}
+
+TEST_P(PlacementStoreContract, ConfirmsWhileItIsTheNewestAndChangesNothing) {
+  StoreContents want;
+  for (uint64_t n = 1; n <= 3; ++n) {
+    const auto store = Open();
+    ASSERT_NE(store, nullptr);
+    want.cluster = Load(*store).cluster;
+    EXPECT_TRUE(store->Confirm().ok()) << store->Confirm();
+    ASSERT_TRUE(store->Commit(NumberedChange(n)).ok());
+    ApplyChange(NumberedChange(n), &want);
+    EXPECT_TRUE(store->Confirm().ok()) << store->Confirm();
+    EXPECT_TRUE(store->Confirm().ok());
+    ExpectSameContents(Load(*store), want);
+  }
 }
 
 TEST_P(PlacementStoreContract, AnEmptyChangeIsNoFault) {

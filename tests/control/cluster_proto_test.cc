@@ -25,6 +25,8 @@ Registration FullRegistration() {
   registration.memory_bytes = 1u << 30;
   registration.speed = 2.5;
   registration.admission = "dropless";
+  registration.process = ~uint64_t{0} - 3;
+  registration.replaces = 41;
   registration.moe_layers = {
       {.layer = LayerIndex(1), .experts = 4, .expert_bytes = 10},
       {.layer = LayerIndex(3), .experts = 4, .expert_bytes = 20}};
@@ -89,6 +91,7 @@ TEST(ClusterProto, AHeartbeatComesBackAsItWas) {
                              .selected = {1, 2, 3, 4},
                              .executed = {1, 2, 3, 0}}};
   heartbeat.report.wants_drain = true;
+  heartbeat.report.at_rest = true;
   heartbeat.report.costs = {.read_seconds = 2e-4, .row_seconds = 1e-6};
   heartbeat.report.canary = {.version = PlacementVersion(3),
                              .digest = "ab",

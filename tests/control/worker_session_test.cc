@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include "common/random.h"
+#include "control/status_to_grpc.h"
 
 namespace trunkline::control {
 namespace {
@@ -34,6 +35,29 @@ TEST(WorkerSession, RegistersUntilItHasAnIdentityAndAfterEveryNotFound) {
   EXPECT_EQ(session.OnResult(absl::NotFoundError("")).wait,
             absl::ZeroDuration());
   EXPECT_FALSE(session.registered());
+}
+
+// A name that another process has is asked for once more at once, naming the
+// process that is replaced; one answer is not followed twice.
+TEST(WorkerSession, ANameThatIsHeldIsAskedForAgainNamingItsHolder) {
+  WorkerSession session;
+  EXPECT_EQ(session.MakeRegistration({}).replaces, 0u);
+  absl::Status held = absl::AbortedError("incarnation 4 has it");
+  SetNameHeld(4, &held);
+  const WorkerSession::Next next = session.OnResult(held);
+  EXPECT_FALSE(next.refused);
+  EXPECT_EQ(next.wait, absl::ZeroDuration());
+  Registration mine;
+  mine.name = "a";
+  EXPECT_EQ(session.MakeRegistration(mine).replaces, 4u);
+  EXPECT_EQ(session.MakeRegistration(mine).name, "a");
+  EXPECT_GT(session.OnResult(held).wait, absl::ZeroDuration())
+      << "the same answer again is no news";
+  SetNameHeld(6, &held);
+  EXPECT_EQ(session.OnResult(held).wait, absl::ZeroDuration());
+  EXPECT_EQ(session.MakeRegistration(mine).replaces, 6u);
+  EXPECT_GT(session.OnResult(absl::AbortedError("says nothing")).wait,
+            absl::ZeroDuration());
 }
 
 TEST(WorkerSession, RefusalsAreForGood) {

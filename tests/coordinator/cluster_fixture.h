@@ -5,10 +5,12 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <map>
 #include <string>
 #include <vector>
 
+#include "control/status_to_grpc.h"
 #include "coordinator/coordinator.h"
 
 namespace trunkline::coordinator {
@@ -18,9 +20,12 @@ inline std::vector<placement::MoeLayerShape> TestShapes() {
           {.layer = LayerIndex(4), .experts = 8, .expert_bytes = 100}};
 }
 
+// Each is another process's.
 inline control::Registration TestRegistration(const std::string& name,
                                               control::Role role) {
+  static std::atomic<uint64_t> processes{0};
   control::Registration registration;
+  registration.process = ++processes;
   registration.name = name;
   registration.role = role;
   registration.data_address = "inprocess://" + name;
@@ -101,9 +106,13 @@ class DrivenCluster {
                                          control::Role role) {
     return Join(TestRegistration(name, role));
   }
-  absl::StatusOr<control::Identity> Join(
-      const control::Registration& registration) {
-    const Reply reply = Do(RegisterEvent{.registration = registration});
+  // As a worker does: a name that another process has is taken from it.
+  absl::StatusOr<control::Identity> Join(control::Registration registration) {
+    Reply reply = Do(RegisterEvent{.registration = registration});
+    if (absl::IsAborted(reply.status)) {
+      registration.replaces = control::NameHeldBy(reply.status);
+      reply = Do(RegisterEvent{.registration = registration});
+    }
     if (!reply.status.ok()) return reply.status;
     const auto identity = std::get<RegisterReply>(reply.body).identity;
     identities_[registration.name] = identity;

@@ -112,6 +112,7 @@ TEST(CoordinatorMembership, NamesTheFieldOfARegistrationThatIsNotValid) {
   refused([](auto& r) { r.numerics_class = ""; }, "numerics_class");
   refused([](auto& r) { r.self_check_digest = ""; }, "self_check_digest");
   refused([](auto& r) { r.speed = -1; }, "speed");
+  refused([](auto& r) { r.process = 0; }, "process");
   refused([](auto& r) { r.moe_layers[0].experts = 0; }, "moe_layers");
   refused([](auto& r) { std::swap(r.moe_layers[0], r.moe_layers[1]); },
           "moe_layers");
@@ -160,6 +161,98 @@ TEST(CoordinatorMembership, TheOlderOfTwoProcessesWithOneNameHasToStop) {
   const Reply reply = cluster.Do(HeartbeatEvent{.heartbeat = heartbeat});
   EXPECT_EQ(reply.status.code(), absl::StatusCode::kFailedPrecondition);
   EXPECT_THAT(Message(reply.status), HasSubstr("replaced"));
+}
+
+// The network may bring a request twice, or after its sender has asked again.
+TEST(CoordinatorMembership, TheSameProcessKeepsItsIncarnationHoweverOften) {
+  DrivenCluster cluster(TestOptions(1));
+  const control::Registration a = TestRegistration("a", kExpertRole);
+  const auto first = cluster.Join(a);
+  cluster.Settle({"a"});
+  const control::ClusterView before = cluster.View();
+  ASSERT_TRUE(before.active.valid());
+  ASSERT_EQ(before.workers[0].versions.size(), 1u);
+  const auto again = cluster.Join(a);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->worker, first->worker);
+  EXPECT_EQ(again->incarnation, first->incarnation);
+  // Nobody is shown anything: it still has what it had.
+  EXPECT_EQ(cluster.View().revision, before.revision);
+  EXPECT_EQ(cluster.View().workers[0].versions.size(), 1u);
+  EXPECT_TRUE(cluster.Beat("a").ok());
+  // So also after its lease, and after the coordinator's restart.
+  cluster.Wait(absl::Seconds(2));
+  EXPECT_EQ(cluster.Beat("a").code(), absl::StatusCode::kNotFound);
+  EXPECT_EQ(cluster.Join(a)->incarnation, first->incarnation);
+  EXPECT_TRUE(cluster.View().workers[0].alive);
+  cluster.Restart();
+  EXPECT_EQ(cluster.Join(a)->incarnation, first->incarnation);
+  EXPECT_TRUE(cluster.Beat("a").ok());
+}
+
+TEST(CoordinatorMembership, ALateRequestOfAReplacedProcessTakesNothingBack) {
+  DrivenCluster cluster(TestOptions(1));
+  const control::Registration older = TestRegistration("a", kExpertRole);
+  ASSERT_TRUE(cluster.Join(older).ok());
+  const auto newer = cluster.Join("a", kExpertRole);
+  ASSERT_TRUE(newer.ok());
+  const auto refused = [&](const control::Registration& late) {
+    const absl::Status status =
+        cluster.Do(RegisterEvent{.registration = late}).status;
+    EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+    EXPECT_THAT(Message(status), HasSubstr("replaced by incarnation 2"));
+    EXPECT_EQ(cluster.View().workers[0].incarnation, newer->incarnation);
+  };
+  refused(older);
+  EXPECT_TRUE(cluster.Beat("a").ok());
+  // Nor when the newer one is silent, nor by naming it, nor after a restart.
+  control::Registration naming = older;
+  naming.replaces = newer->incarnation;
+  refused(naming);
+  cluster.Wait(absl::Seconds(2));
+  refused(older);
+  EXPECT_FALSE(cluster.View().workers[0].alive);
+  cluster.Restart();
+  refused(naming);
+}
+
+// The first request of a process that ended before the newer one began, held
+// back by the network: nobody knows this process yet.
+TEST(CoordinatorMembership, ALateRequestOfAProcessNeverSeenTakesNothing) {
+  DrivenCluster cluster(TestOptions(1));
+  ASSERT_TRUE(cluster.Join("a", kExpertRole).ok());
+  control::Registration held_back = TestRegistration("a", kExpertRole);
+  control::Registration told = held_back;
+  told.replaces = 1;
+  const auto newer = cluster.Join("a", kExpertRole);
+  ASSERT_EQ(newer->incarnation, 2u);
+  for (const control::Registration& late : {held_back, told}) {
+    const absl::Status status =
+        cluster.Do(RegisterEvent{.registration = late}).status;
+    EXPECT_EQ(status.code(), absl::StatusCode::kAborted);
+    EXPECT_EQ(control::NameHeldBy(status), 2u);
+    EXPECT_THAT(Message(status), HasSubstr("incarnation 2's at inprocess://a"));
+    EXPECT_TRUE(cluster.Beat("a").ok());
+  }
+  // Who is told, and asks again, has the name: the last to come, as ever.
+  held_back.replaces = 2;
+  EXPECT_EQ(cluster.Join(held_back)->incarnation, 3u);
+}
+
+TEST(CoordinatorMembership, ALateRequestOfAProcessThatLeftBringsNothingBack) {
+  DrivenCluster cluster(TestOptions(1));
+  const control::Registration a = TestRegistration("a", kExpertRole);
+  const auto identity = cluster.Join(a);
+  ASSERT_TRUE(cluster
+                  .Do(LeaveEvent{.worker = identity->worker,
+                                 .incarnation = identity->incarnation,
+                                 .cluster_id = 77})
+                  .status.ok());
+  const absl::Status status =
+      cluster.Do(RegisterEvent{.registration = a}).status;
+  EXPECT_EQ(status.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Message(status), HasSubstr("has left"));
+  EXPECT_FALSE(cluster.View().workers[0].alive);
 }
 
 TEST(CoordinatorMembership, HeartbeatsNobodyKnowsAreNotFound) {

@@ -21,6 +21,8 @@ inline WorkerRecord TestWorker(uint32_t id, uint64_t incarnation) {
   worker.registration.moe_layers.clear();
   worker.registration.speed = 1.5;
   worker.registration.memory_bytes = ~uint64_t{0} - 5;
+  worker.registration.process = ~uint64_t{0} - incarnation;
+  worker.replaced = {~uint64_t{0}, incarnation};
   worker.incarnation = incarnation;
   worker.alive = incarnation % 2 == 0;
   worker.cordoned = true;
@@ -84,6 +86,10 @@ inline void ExpectWholeChange(const StoreContents& contents, uint64_t n) {
     EXPECT_EQ(worker.incarnation, n);
     ASSERT_EQ(worker.versions.size(), 1u);
     EXPECT_EQ(worker.versions[0].version.value, n + 1);
+    // What a file of the first schema lacks.
+    if (worker.registration.process == 0) continue;
+    EXPECT_EQ(worker.registration.process, ~uint64_t{0} - n);
+    EXPECT_EQ(worker.replaced, (std::vector<uint64_t>{~uint64_t{0}, n}));
   }
   ASSERT_EQ(contents.placements.size(), std::min<uint64_t>(n, 3));
   EXPECT_EQ(contents.placements.back().map.version.value, n);

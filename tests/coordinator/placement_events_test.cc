@@ -125,6 +125,44 @@ TEST_F(PlacementLife, DrainingHandsExpertsOverBeforeTheWorkerMayStop) {
   EXPECT_FALSE(b().draining);
 }
 
+// A trunk between two requests is no drained trunk: it has to know, and to say
+// so.
+TEST_F(PlacementLife, ATrunkIsDrainedOnceItRefusesRequestsAndHasNone) {
+  StartTwo();
+  const auto t = [&] { return *cluster.View().FindWorker(cluster.Id("t")); };
+  const auto drain = [&](bool on) {
+    ASSERT_TRUE(cluster.Do(DrainEvent{.worker = "t", .drain = on}).status.ok());
+  };
+  control::Report busy, rest;
+  busy.oldest_in_flight = cluster.View().active;
+  rest.at_rest = true;
+  // It has nothing in flight, and has not heard of the drain.
+  ASSERT_TRUE(cluster.Beat("t").ok());
+  drain(true);
+  EXPECT_TRUE(t().draining);
+  EXPECT_FALSE(t().drained);
+  ASSERT_TRUE(cluster.Beat("t", busy).ok());
+  EXPECT_FALSE(t().drained);
+  // Idle between two steps, with requests that run.
+  ASSERT_TRUE(cluster.Beat("t").ok());
+  EXPECT_FALSE(t().drained);
+  ASSERT_TRUE(cluster.Beat("t", rest).ok());
+  EXPECT_TRUE(t().drained);
+  // What it said then says nothing about the next drain.
+  drain(false);
+  EXPECT_FALSE(t().drained);
+  drain(true);
+  EXPECT_FALSE(t().drained);
+  ASSERT_TRUE(cluster.Beat("t", rest).ok());
+  EXPECT_TRUE(t().drained);
+  // Nor does it outlive the coordinator's memory.
+  cluster.Restart();
+  EXPECT_TRUE(t().draining);
+  EXPECT_FALSE(t().drained);
+  ASSERT_TRUE(cluster.Beat("t", rest).ok());
+  EXPECT_TRUE(t().drained);
+}
+
 TEST_F(PlacementLife, AWorkerMayAskToBeDrainedAndIsBackWithItsNextProcess) {
   StartTwo();
   control::Report report;

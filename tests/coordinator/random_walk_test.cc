@@ -36,6 +36,10 @@ class FaultyStore : public PlacementStore {
     if (fault == Disk::kNone) return absl::OkStatus();
     return absl::InternalError("disk failed");
   }
+  absl::Status Confirm() override {
+    if (disk_->unreadable) return absl::InternalError("disk gone");
+    return absl::OkStatus();
+  }
 
  private:
   Disk* disk_;
@@ -46,6 +50,7 @@ struct SimWorker {
   bool running = false;
   bool fails_to_load = false;
   std::optional<control::Identity> identity;
+  uint64_t before = 0;  // the incarnation of the process before
   std::map<PlacementVersion, control::ShardState> shards;
   // What it follows: a trunk starts steps under the active version of this.
   control::ClusterView view;
@@ -125,6 +130,9 @@ class Walk {
 
   void Boot(SimWorker* worker) {
     worker->running = true;
+    worker->registration.process = ++processes_;
+    worker->registration.replaces = 0;
+    if (worker->identity) worker->before = worker->identity->incarnation;
     worker->identity.reset();
     worker->shards.clear();
     worker->view = {};
@@ -133,14 +141,20 @@ class Walk {
   }
 
   void Join(SimWorker* worker) {
-    const Reply reply = Do(RegisterEvent{.registration = worker->registration});
+    Reply reply = Do(RegisterEvent{.registration = worker->registration});
+    if (absl::IsAborted(reply.status)) {
+      worker->registration.replaces = control::NameHeldBy(reply.status);
+      reply = Do(RegisterEvent{.registration = worker->registration});
+    }
     if (!reply.status.ok()) return;
     const auto identity = std::get<RegisterReply>(reply.body).identity;
-    if (worker->identity) {
+    EXPECT_GT(identity.incarnation, worker->before);
+    if (worker->identity) {  // the same process
       EXPECT_EQ(identity.worker, worker->identity->worker);
-      EXPECT_GT(identity.incarnation, worker->identity->incarnation);
+      EXPECT_EQ(identity.incarnation, worker->identity->incarnation);
     }
     worker->identity = identity;
+    sent_.push_back(worker->registration);
   }
 
   void Follow(SimWorker* worker) {
@@ -191,6 +205,8 @@ class Walk {
     }
     const absl::Status status =
         Do(HeartbeatEvent{.heartbeat = heartbeat}).status;
+    // Each name has one process at a time: nothing that is late may stop it.
+    EXPECT_FALSE(absl::IsFailedPrecondition(status)) << status;
     if (absl::IsNotFound(status)) Join(worker);
     Follow(worker);
   }
@@ -248,6 +264,11 @@ class Walk {
         }
         break;
       }
+      case 12:  // the network has held a registration back
+        if (sent_.empty()) break;
+        Do(RegisterEvent{.registration =
+                             sent_[random_.NextBelow(sent_.size())]});
+        break;
       default:
         for (SimWorker& w : workers_) {
           if (random_.NextBelow(3) != 0) Beat(&w);
@@ -359,6 +380,8 @@ class Walk {
   Disk disk_;
   std::unique_ptr<DurableCoordinator> durable_;
   std::vector<SimWorker> workers_;
+  uint64_t processes_ = 1000;
+  std::vector<control::Registration> sent_;  // that were taken, all of them
   absl::Time now_ = absl::UnixEpoch() + absl::Hours(1);
   uint64_t seen_revision_ = 0;
   bool ever_active_ = false;

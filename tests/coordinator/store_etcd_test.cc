@@ -9,6 +9,7 @@
 
 #include "absl/strings/str_cat.h"
 #include "common/status_macros.h"
+#include "control/status_to_grpc.h"
 #include "coordinator/etcd_contents.h"
 #include "proto/placement_store.pb.h"
 #include "tests/coordinator/etcd_process.h"
@@ -69,6 +70,42 @@ TEST_F(StoreEtcd, WithoutTheLeaderKeyNothingIsWritten) {
   const auto contents = (*next)->Load();
   ASSERT_TRUE(contents.ok());
   ExpectWholeChange(*contents, 1);
+}
+
+// The barrier in front of reads from memory tells who leads instead, and what
+// was written by nobody it knows.
+TEST_F(StoreEtcd, ConfirmsNothingOnceAnotherLeadsOrHasWritten) {
+  auto first = Open(absl::Milliseconds(300));
+  ASSERT_TRUE(first.ok()) << first.status();
+  ASSERT_TRUE((*first)->Load().ok());
+  ASSERT_TRUE((*first)->Confirm().ok());
+  ASSERT_TRUE(etcd_->Put(keys().commit(), "1.77").ok());
+  EXPECT_EQ((*first)->Confirm().code(), absl::StatusCode::kAborted);
+  ASSERT_TRUE((*first)->Load().ok());
+  EXPECT_TRUE((*first)->Confirm().ok());
+
+  etcd_->member().Signal(SIGSTOP);
+  // It may still answer what reaches it before the signal does.
+  absl::Status silent;
+  EXPECT_TRUE(Eventually(std::chrono::seconds(20), [&] {
+    silent = (*first)->Confirm();
+    return !silent.ok();
+  }));
+  etcd_->member().Signal(SIGCONT);
+  EXPECT_NE(silent.code(), absl::StatusCode::kFailedPrecondition) << silent;
+  ASSERT_TRUE(Eventually(std::chrono::seconds(20),
+                         [&] { return (*first)->Confirm().ok(); }));
+
+  ASSERT_TRUE(etcd_->Delete(keys().leader()).ok());
+  const absl::Status nobody = (*first)->Confirm();
+  EXPECT_EQ(nobody.code(), absl::StatusCode::kFailedPrecondition) << nobody;
+  EXPECT_EQ(control::LeaderIn(nobody), "");
+  auto second = Open();
+  ASSERT_TRUE(second.ok()) << second.status();
+  const absl::Status deposed = (*first)->Confirm();
+  EXPECT_EQ(deposed.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_EQ(control::LeaderIn(deposed), "test:1");
+  EXPECT_TRUE((*second)->Confirm().ok());
 }
 
 // The request of a write that was given up for lost may still lie in a stopped

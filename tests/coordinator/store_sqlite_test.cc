@@ -71,6 +71,33 @@ TEST_F(StoreSqlite, RefusesFilesThatAreNotItsOwnNamingThem) {
               HasSubstr("schema version 9"));
 }
 
+// Files from before processes were told apart are read on, and written as new.
+TEST_F(StoreSqlite, AFileOfTheFirstSchemaIsBroughtUpToDate) {
+  {
+    auto store = OpenSqliteStore(path_, 1);
+    ASSERT_TRUE(store.ok());
+    ASSERT_TRUE((*store)->Commit(NumberedChange(1)).ok());
+  }
+  sqlite3* db = nullptr;
+  ASSERT_EQ(sqlite3_open(path_.c_str(), &db), SQLITE_OK);
+  ASSERT_EQ(sqlite3_exec(db,
+                         "ALTER TABLE workers DROP COLUMN process;"
+                         "ALTER TABLE workers DROP COLUMN replaced;"
+                         "PRAGMA user_version = 1",
+                         nullptr, nullptr, nullptr),
+            SQLITE_OK);
+  sqlite3_close(db);
+  for (const uint64_t change : {1, 2}) {
+    auto store = OpenSqliteStore(path_, 1);
+    ASSERT_TRUE(store.ok()) << store.status();
+    const auto contents = (*store)->Load();
+    ASSERT_TRUE(contents.ok()) << contents.status();
+    ExpectWholeChange(*contents, change);
+    EXPECT_EQ(contents->workers[0].registration.process == 0, change == 1);
+    ASSERT_TRUE((*store)->Commit(NumberedChange(change + 1)).ok());
+  }
+}
+
 TEST_F(StoreSqlite, DamagedRowsAreNamedAndNeverTrusted) {
   {
     auto store = OpenSqliteStore(path_, 1);
@@ -82,6 +109,7 @@ TEST_F(StoreSqlite, DamagedRowsAreNamedAndNeverTrusted) {
       {"UPDATE placements SET state = 44", "state 44"},
       {"UPDATE workers SET role = 3", "role 3"},
       {"UPDATE worker_versions SET state = 0", "shard state 0"},
+      {"UPDATE workers SET replaced = '1,x'", "replaced no processes: 1,x"},
       {"DELETE FROM cluster", "no cluster row"}};
   for (const auto& [sql, said] : damages) {
     const std::string copy = (folder_ / "copy.db").string();

@@ -77,6 +77,7 @@ class DyingStore final : public PlacementStore {
     if (step == "activate" || step == "abandon") open_ = false;
     return status;
   }
+  absl::Status Confirm() override { return store_->Confirm(); }
 
  private:
   void DieAt(const std::string& point) {
