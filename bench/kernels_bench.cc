@@ -3,7 +3,7 @@
 //
 //   figure, limit   GB/s of distinct weight or state bytes, or GFLOP/s
 //   ratio           figure / limit
-//   bound           memory or fma: which limit it is
+//   bound           memory, fma or dot (bf16 pairs): which limit it is
 //
 // --threads=N (default: all), --target=NAME (default: auto), and Google
 // Benchmark's own flags.
@@ -34,7 +34,9 @@ namespace trunkline::bench {
 namespace {
 
 using kernels::Activation;
+using kernels::Bf16DotPeak;
 using kernels::FmaPeak;
+using kernels::Numerics;
 using kernels::PackedMatrix;
 using kernels::ReadBandwidth;
 
@@ -64,13 +66,14 @@ std::vector<float> RandomRows(int64_t count) {
   return rows;
 }
 
-PackedMatrix Packed(const std::vector<uint16_t>& bits, int64_t n, int64_t k) {
+PackedMatrix Packed(const std::vector<uint16_t>& bits, int64_t n, int64_t k,
+                    Numerics numerics = Numerics::kPortable) {
   TensorView view;
   view.name = "bench";
   view.dtype = DType::kBF16;
   view.shape = {n, k};
   view.data = reinterpret_cast<const std::byte*>(bits.data());
-  auto packed = PackedMatrix::Pack(view, *g_pool);
+  auto packed = PackedMatrix::Pack(view, *g_pool, numerics);
   if (!packed.ok()) {
     std::cerr << packed.status() << "\n";
     std::exit(1);
@@ -92,8 +95,17 @@ void ReportRate(benchmark::State& state, const char* bound,
       per_iteration / limit, benchmark::Counter::kIsIterationInvariantRate);
 }
 
+// What the class can do at most in registers.
+double ArithmeticPeak(Numerics numerics, int repeats) {
+  return numerics == Numerics::kBf16Dot ? Bf16DotPeak(*g_pool, repeats)
+                                        : FmaPeak(*g_pool, repeats);
+}
+const char* ArithmeticName(Numerics numerics) {
+  return numerics == Numerics::kBf16Dot ? "dot" : "fma";
+}
+
 // Rows times one matrix [n, k].
-void MatMulBf16(benchmark::State& state) {
+void MatMulOfClass(benchmark::State& state, Numerics numerics) {
   const int64_t rows = state.range(0);
   const int64_t n = state.range(1);
   const int64_t k = state.range(2);
@@ -103,7 +115,8 @@ void MatMulBf16(benchmark::State& state) {
       memory_bound ? std::max<int64_t>(kWorkingSetBytes / (n * k * 2), 1) : 1;
   std::vector<PackedMatrix> matrices;
   std::vector<std::span<const std::byte>> ranges;
-  for (int64_t i = 0; i < copies; ++i) matrices.push_back(Packed(bits, n, k));
+  for (int64_t i = 0; i < copies; ++i)
+    matrices.push_back(Packed(bits, n, k, numerics));
   for (const PackedMatrix& w : matrices) ranges.push_back(BytesOf(w));
   const std::vector<float> x = RandomRows(rows * k);
   std::vector<float> y(static_cast<size_t>(rows * n));
@@ -114,8 +127,8 @@ void MatMulBf16(benchmark::State& state) {
   args.y = y.data();
   args.y_stride = n;
   args.out = Activation::kBf16;
-  const double limit =
-      memory_bound ? ReadBandwidth(*g_pool, ranges, 3) : FmaPeak(*g_pool, 5);
+  const double limit = memory_bound ? ReadBandwidth(*g_pool, ranges, 3)
+                                    : ArithmeticPeak(numerics, 5);
   size_t next = 0;
   for (auto _ : state) {
     args.w = &matrices[next++ % matrices.size()];
@@ -125,8 +138,16 @@ void MatMulBf16(benchmark::State& state) {
   if (memory_bound) {
     ReportRate(state, "memory", static_cast<double>(ranges[0].size()), limit);
   } else {
-    ReportRate(state, "fma", 2.0 * static_cast<double>(rows * n * k), limit);
+    ReportRate(state, ArithmeticName(numerics),
+               2.0 * static_cast<double>(rows * n * k), limit);
   }
+}
+
+void MatMulBf16(benchmark::State& state) {
+  MatMulOfClass(state, Numerics::kPortable);
+}
+void MatMulBf16Dot(benchmark::State& state) {
+  MatMulOfClass(state, Numerics::kBf16Dot);
 }
 
 // What the fixed order costs: the exact product and the free one in turn over
@@ -175,7 +196,7 @@ void OrderCost(benchmark::State& state) {
 
 // One moe layer at the Nano shape: 128 experts, 6 a row, random routing. Each
 // activated expert's bytes count once.
-void GroupedExperts(benchmark::State& state) {
+void GroupedExpertsOfClass(benchmark::State& state, Numerics numerics) {
   const int64_t rows = state.range(0);
   constexpr int64_t kWidth = 2688;
   constexpr int64_t kInner = 1856;
@@ -201,8 +222,8 @@ void GroupedExperts(benchmark::State& state) {
   for (const auto& routes : chosen) {
     if (routes.empty()) continue;
     weights.push_back(std::make_unique<kernels::MlpWeights>());
-    weights.back()->up = Packed(bits, kInner, kWidth);
-    weights.back()->down = Packed(bits, kWidth, kInner);
+    weights.back()->up = Packed(bits, kInner, kWidth, numerics);
+    weights.back()->down = Packed(bits, kWidth, kInner, numerics);
     ranges.push_back(BytesOf(weights.back()->up));
     ranges.push_back(BytesOf(weights.back()->down));
     bytes += static_cast<double>(weights.back()->bytes());
@@ -222,8 +243,8 @@ void GroupedExperts(benchmark::State& state) {
   args.out = Activation::kBf16;
   kernels::MlpScratch scratch;
   const bool memory_bound = rows <= 32;
-  const double limit =
-      memory_bound ? ReadBandwidth(*g_pool, ranges, 3) : FmaPeak(*g_pool, 5);
+  const double limit = memory_bound ? ReadBandwidth(*g_pool, ranges, 3)
+                                    : ArithmeticPeak(numerics, 5);
   for (auto _ : state) {
     kernels::GroupedMlp(Context(), args, &scratch);
     benchmark::DoNotOptimize(y.data());
@@ -232,10 +253,17 @@ void GroupedExperts(benchmark::State& state) {
   if (memory_bound) {
     ReportRate(state, "memory", bytes, limit);
   } else {
-    ReportRate(state, "fma",
+    ReportRate(state, ArithmeticName(numerics),
                4.0 * static_cast<double>(index.size() * kWidth * kInner),
                limit);
   }
+}
+
+void GroupedExperts(benchmark::State& state) {
+  GroupedExpertsOfClass(state, Numerics::kPortable);
+}
+void GroupedExpertsBf16Dot(benchmark::State& state) {
+  GroupedExpertsOfClass(state, Numerics::kBf16Dot);
 }
 
 // One mamba layer's scan at the Nano shape. Decode streams the state (read and
@@ -362,6 +390,10 @@ void RegisterAll() {
   add("MatMulBf16/rows/n/k", MatMulBf16, products);
   add("OrderCost/rows", OrderCost, {{1}, {2}, {4}, {8}});
   add("GroupedExperts/rows", GroupedExperts, {{1}, {8}, {512}});
+  if (kernels::CheckMachineHas(Numerics::kBf16Dot).ok()) {
+    add("MatMulBf16Dot/rows/n/k", MatMulBf16Dot, products);
+    add("GroupedExpertsBf16Dot/rows", GroupedExpertsBf16Dot, {{1}, {8}, {512}});
+  }
   add("Scan/rows", Scan, {{1}, {512}});
   add("AttentionDecode/context", AttentionDecode, {{2048}, {32768}});
   add("Pack", Pack, {{}});

@@ -34,7 +34,7 @@ namespace {
 using Seconds = std::chrono::duration<double>;
 
 struct BenchFlags {
-  std::string model, simd = "auto", json_file;
+  std::string model, simd = "auto", numerics = "portable", json_file;
   std::vector<int64_t> streams = {1, 2, 4, 8, 16, 32};
   std::vector<int64_t> contexts = {0, 2048, 32768};
   std::vector<int64_t> prefill = {128, 512, 4096};
@@ -104,6 +104,8 @@ class Bench {
   absl::Status Run() {
     TL_RETURN_IF_ERROR(InitLogging("bench", "bench", "warn"));
     TL_RETURN_IF_ERROR(kernels::SelectTarget(flags_.simd));
+    TL_ASSIGN_OR_RETURN(numerics_,
+                        NumericsForModel(flags_.numerics, flags_.model));
     TL_RETURN_IF_ERROR(StartCluster());
     pool_ = std::make_unique<ThreadPool>(
         ComputeThreads(flags_.threads, flags_.cores));
@@ -121,6 +123,7 @@ class Bench {
     up.model = flags_.model;
     up.experts = flags_.experts;
     up.simd = flags_.simd;
+    up.numerics = kernels::NumericsName(numerics_);
     up.cores = flags_.cores;
     up.no_metrics = true;
     up.log_level = "warn";
@@ -133,7 +136,7 @@ class Bench {
 
   absl::Status Load() {
     line_.Draw("loading");
-    const kernels::KernelContext context{pool_.get()};
+    const kernels::KernelContext context{pool_.get(), numerics_};
     const int64_t before = StatusBytes("VmRSS");
     const auto begin = std::chrono::steady_clock::now();
     TL_ASSIGN_OR_RETURN(checkpoint_, model::Checkpoint::Open(flags_.model));
@@ -165,10 +168,10 @@ class Bench {
     options.repeats = flags_.repeats;
     options.seconds_per_repeat = flags_.seconds;
     options.cases = CasesOf(flags_);
-    TL_ASSIGN_OR_RETURN(
-        const std::unique_ptr<StepBench> bench,
-        StepBench::Create({checkpoint_.get(), &weights_, experts_, pool_.get()},
-                          options));
+    TL_ASSIGN_OR_RETURN(const std::unique_ptr<StepBench> bench,
+                        StepBench::Create({checkpoint_.get(), &weights_,
+                                           experts_, pool_.get(), numerics_},
+                                          options));
     MeasureLimits(bench.get());
     for (const StepCase& what : options.cases) {
       line_.Draw(what.Name());
@@ -198,6 +201,8 @@ class Bench {
     report_.fresh_memory_rate = bench->fresh_memory_rate();
     report_.fma_one_thread = kernels::FmaPeak(alone, kRepeats);
     report_.fma_all_threads = kernels::FmaPeak(*pool_, kRepeats);
+    report_.dot_one_thread = kernels::Bf16DotPeak(alone, kRepeats);
+    report_.dot_all_threads = kernels::Bf16DotPeak(*pool_, kRepeats);
     report_.cache_copy = kernels::CacheCopy(kRepeats);
     report_.fork_join_seconds = kernels::ForkJoinSeconds(*pool_, 1001);
   }
@@ -206,8 +211,7 @@ class Bench {
     report_.model = flags_.model;
     report_.layers = checkpoint_->config().LayerPattern();
     report_.simd = kernels::ActiveTarget();
-    const absl::string_view numerics = kernels::NumericsClass();
-    report_.numerics = std::string(numerics.data(), numerics.size());
+    report_.numerics = numerics_;
     report_.threads = pool_->threads();
     report_.expert_workers = flags_.experts;
     report_.repeats = flags_.repeats;
@@ -227,6 +231,7 @@ class Bench {
   }
 
   const BenchFlags flags_;
+  kernels::Numerics numerics_ = kernels::Numerics::kPortable;
   BenchReport report_;
   StatusLine line_;
   // Destroyed from the last to the first: the cluster's link uses the pool.
@@ -298,11 +303,16 @@ void AddBenchCommand(CLI::App* program, SelectedCommand* selected) {
       "  trunkline synthesize --shape nano --layers 'MEM*E' --vocab 8192 "
       "/tmp/nano-slice\n"
       "  trunkline bench --model /tmp/nano-slice\n"
+      "  trunkline bench --model /tmp/nano-slice --numerics bf16dot --streams "
+      "1 --contexts 0\n"
       "  trunkline bench --model /tmp/nano-slice --experts 2 --contexts 0 "
       "--json > b.json");
   auto flags = std::make_shared<BenchFlags>();
   AddWhatFlags(command, flags.get());
   AddComputeFlags(command, &flags->threads, &flags->cores, &flags->simd);
+  AddNumericsFlag(command, &flags->numerics,
+                  "Numerics class; auto: the fastest of this machine for this "
+                  "model");
   AddHowFlags(command, flags.get());
   command->callback([selected, flags] {
     *selected = [flags]() -> int {

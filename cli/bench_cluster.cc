@@ -115,9 +115,9 @@ absl::StatusOr<trunk::ExpertLink*> BenchCluster::Join(
                       transport::MakeTransport(flags_.transport, {}));
   link_ = std::make_unique<trunk::ExpertLink>(std::move(transport), context,
                                               trunk::ExpertLink::Options{});
-  control::Registration registration =
-      trunk::TrunkRegistration(checkpoint, routing::AdmissionPolicy{},
-                               kernels::SelfCheckDigest(context));
+  control::Registration registration = trunk::TrunkRegistration(
+      checkpoint, routing::AdmissionPolicy{}, context.numerics,
+      kernels::SelfCheckDigest(context));
   registration.name = "bench";
   // Nobody calls it: the steps are this process's own.
   registration.api_address = "127.0.0.1:1";

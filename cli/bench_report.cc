@@ -21,13 +21,25 @@ std::string Share(double part, double whole) {
   return whole > 0 ? absl::StrFormat("%.1f%%", 100 * part / whole) : "-";
 }
 
+// Which limit prefill is held to.
+const char* ArithmeticName(const BenchReport& r) {
+  return r.numerics == kernels::Numerics::kBf16Dot ? "dot" : "fma";
+}
+
+std::string DotText(const BenchReport& r) {
+  if (r.dot_all_threads == 0) return "";
+  return absl::StrCat("\n  dot     ", Giga(r.dot_one_thread, ""),
+                      "GFLOP/s with 1 thread, ", Giga(r.dot_all_threads, ""),
+                      "GFLOP/s with ", r.threads, " (bf16 pairs)");
+}
+
 std::string LimitsText(const BenchReport& r) {
   std::string text = absl::StrCat(
       "Limits of this machine, now:\n  read    ", Giga(r.read_one_thread, ""),
       "GB/s with 1 thread, ", Giga(r.read_all_threads, ""), "GB/s with ",
       r.threads, "\n  fma     ", Giga(r.fma_one_thread, ""),
       "GFLOP/s with 1 thread, ", Giga(r.fma_all_threads, ""), "GFLOP/s with ",
-      r.threads, "\n  cache   ", Giga(r.cache_copy, ""),
+      r.threads, DotText(r), "\n  cache   ", Giga(r.cache_copy, ""),
       "GB/s copied by 1 thread\n  fresh   ", Giga(r.fresh_memory_rate, ""),
       "GB/s first written to new memory with ", r.threads, "\n");
   absl::StrAppendFormat(&text, "  fork    %.1f us to all threads and back\n",
@@ -97,12 +109,13 @@ std::string PhasesText(const BenchReport& r) {
   return table.ToString();
 }
 
-nlohmann::ordered_json StepJson(const StepFigures& step) {
+nlohmann::ordered_json StepJson(const StepFigures& step,
+                                const char* arithmetic) {
   nlohmann::ordered_json json;
   json["name"] = step.what.Name();
   json["tokens_per_second"] = step.tokens_per_second;
   json["seconds"] = step.seconds;
-  json["bound"] = step.what.prefill ? "fma" : "memory";
+  json["bound"] = step.what.prefill ? arithmetic : "memory";
   json["work"] = step.work;
   json["figure"] = step.rate;
   json["limit"] = step.limit;
@@ -147,14 +160,16 @@ double SmallPartsSeconds(const PhaseSeconds& p) {
 std::string BenchText(const BenchReport& r) {
   std::string text = absl::StrCat(
       r.model, ": layers ", r.layers, ", ", r.threads, " threads, ", r.simd,
-      ", class ", r.numerics, ", ",
+      ", class ", kernels::NumericsName(r.numerics), ", ",
       r.expert_workers == 0 ? "experts in this process"
                             : absl::StrCat(r.expert_workers, " expert workers"),
       ", medians of ", r.repeats, "\n\n", LimitsText(r), "\n");
   if (r.weight_bytes > 0 && r.load_seconds > 0) text += LoadText(r) + "\n";
-  text +=
+  absl::StrAppend(
+      &text,
       "Steps (decode/STREAMS/CONTEXT against read bandwidth, prefill/TOKENS "
-      "against fma peak;\nlimits measured around each repeat):\n";
+      "against ",
+      ArithmeticName(r), " peak;\nlimits measured around each repeat):\n");
   text += StepsText(r) +
           "\nShares of a step (small parts: scan, attention, router, norms, "
           "combine, sampling):\n" +
@@ -170,13 +185,15 @@ nlohmann::ordered_json BenchJson(const BenchReport& r) {
   json["model"] = {{"directory", r.model}, {"layers", r.layers}};
   json["run"] = {{"threads", r.threads},
                  {"simd", r.simd},
-                 {"numerics", r.numerics},
+                 {"numerics", kernels::NumericsName(r.numerics)},
                  {"expert_workers", r.expert_workers},
                  {"repeats", r.repeats}};
   json["limits"] = {{"read_one_thread", r.read_one_thread},
                     {"read_all_threads", r.read_all_threads},
                     {"fma_one_thread", r.fma_one_thread},
                     {"fma_all_threads", r.fma_all_threads},
+                    {"dot_one_thread", r.dot_one_thread},
+                    {"dot_all_threads", r.dot_all_threads},
                     {"cache_copy", r.cache_copy},
                     {"fresh_memory_rate", r.fresh_memory_rate},
                     {"fork_join_seconds", r.fork_join_seconds},
@@ -188,7 +205,7 @@ nlohmann::ordered_json BenchJson(const BenchReport& r) {
                   {"resident_peak_bytes", r.resident_peak_bytes}};
   json["steps"] = nlohmann::ordered_json::array();
   for (const StepFigures& step : r.steps)
-    json["steps"].push_back(StepJson(step));
+    json["steps"].push_back(StepJson(step, ArithmeticName(r)));
   json["skipped"] = r.skipped;
   return json;
 }

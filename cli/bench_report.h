@@ -8,11 +8,13 @@
 #include <vector>
 
 #include "cli/step_bench.h"
+#include "kernels/numerics.h"
 
 namespace trunkline::cli {
 
 struct BenchReport {
-  std::string model, layers, simd, numerics;
+  std::string model, layers, simd;
+  kernels::Numerics numerics = kernels::Numerics::kPortable;
   int threads = 1;
   int expert_workers = 0;  // 0: experts in this process
   int repeats = 0;
@@ -20,6 +22,7 @@ struct BenchReport {
   // The machine, at the start of the run. Bytes and operations per second.
   double read_one_thread = 0, read_all_threads = 0;
   double fma_one_thread = 0, fma_all_threads = 0;
+  double dot_one_thread = 0, dot_all_threads = 0;  // 0: no class bf16dot here
   double cache_copy = 0;
   double fresh_memory_rate = 0;  // first writes to new memory, all threads
   double fork_join_seconds = 0;

@@ -58,6 +58,9 @@ void AddFlags(CLI::App* command, CoordinatorFlags* flags) {
       ->type_name("R")
       ->capture_default_str()
       ->check(CLI::Range(int64_t{1}, int64_t{65536}));
+  AddNumericsFlag(command, &o->numerics,
+                  "Numerics class of all workers, which those with auto take "
+                  "over; auto: the first worker's");
   AddDurationFlag(command, "--lease", &o->lease,
                   "A worker that is silent for so long is out");
   AddDurationFlag(command, "--repair-delay", &o->repair_delay,

@@ -115,6 +115,9 @@ void AddExpertWorkerCommand(CLI::App* program, SelectedCommand* selected) {
   ExpertOptions* o = &flags->options;
   AddPlaceFlags(command, o);
   AddComputeFlags(command, &o->threads, &o->cores, &o->simd);
+  AddNumericsFlag(command, &o->numerics,
+                  "Numerics class, the same on all workers; auto: the "
+                  "cluster's");
   AddCapacityFlags(command, flags.get());
   AddTransportFlags(command, &o->transport, &o->transport_options);
   AddMetricsAndLogFlags(command, &o->metrics_listen, &o->log_level);

@@ -244,7 +244,7 @@ absl::StatusOr<StepBench::Sample> StepBench::SamplePrefill(
     const StepCase& what) {
   std::vector<Stream> streams = Admit(what);
   Sample sample;
-  sample.limit = kernels::FmaPeak(*parts_.pool, 3);
+  sample.limit = ArithmeticPeak();
   counter_->Take();
   clock_->Start();
   const Clock::time_point begin = Clock::now();
@@ -253,10 +253,17 @@ absl::StatusOr<StepBench::Sample> StepBench::SamplePrefill(
         Step(&streams, std::min(options_.rows_per_step, what.rows - at)));
   }
   sample.seconds = Seconds(Clock::now() - begin);
-  sample.limit = (sample.limit + kernels::FmaPeak(*parts_.pool, 3)) / 2;
+  sample.limit = (sample.limit + ArithmeticPeak()) / 2;
   sample.experts = static_cast<double>(counter_->Take());
   sample.phases = clock_->seconds();
   return sample;
+}
+
+double StepBench::ArithmeticPeak() const {
+  constexpr int kRepeats = 3;
+  return parts_.numerics == kernels::Numerics::kBf16Dot
+             ? kernels::Bf16DotPeak(*parts_.pool, kRepeats)
+             : kernels::FmaPeak(*parts_.pool, kRepeats);
 }
 
 double StepBench::Work(const StepCase& what, double experts) const {

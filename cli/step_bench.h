@@ -14,6 +14,7 @@
 #include "absl/status/statusor.h"
 #include "common/aligned_buffer.h"
 #include "common/thread_pool.h"
+#include "kernels/numerics.h"
 #include "model/census.h"
 #include "model/checkpoint.h"
 #include "trunk_worker/expert_exchange.h"
@@ -63,6 +64,8 @@ class StepBench {
     const trunk::TrunkWeights* weights = nullptr;
     trunk::ExpertExchange* experts = nullptr;
     ThreadPool* pool = nullptr;
+    // Of weights and experts: prefill is compared with its peak.
+    kernels::Numerics numerics = kernels::Numerics::kPortable;
   };
   // RESOURCE_EXHAUSTED when the state of the largest case exceeds half of the
   // machine's memory.
@@ -89,6 +92,7 @@ class StepBench {
   absl::Status Step(std::vector<Stream>* streams, int64_t rows);
   absl::StatusOr<Sample> SampleDecode(const StepCase& what);
   absl::StatusOr<Sample> SamplePrefill(const StepCase& what);
+  double ArithmeticPeak() const;  // operations per second of the class
   double Work(const StepCase& what, double experts) const;
 
   const Parts parts_;

@@ -145,6 +145,9 @@ void AddTrunkWorkerCommand(CLI::App* program, SelectedCommand* selected) {
   TrunkOptions* o = &flags->options;
   AddPlaceFlags(command, o);
   AddComputeFlags(command, &o->threads, &o->cores, &o->simd);
+  AddNumericsFlag(command, &o->numerics,
+                  "Numerics class, the same on all workers; auto: the "
+                  "cluster's, or alone the fastest here");
   AddCapacityFlags(command, o);
   AddRoutingFlags(command, flags.get());
   AddTransportFlags(command, &o->transport, &o->transport_options);

@@ -47,6 +47,9 @@ void AddClusterFlags(CLI::App* command, UpFlags* f) {
   command->add_option("--simd", f->simd, "SIMD target of every worker")
       ->type_name("TARGET")
       ->capture_default_str();
+  AddNumericsFlag(command, &f->numerics,
+                  "Numerics class of every worker; auto: the fastest of this "
+                  "machine for this model");
   command
       ->add_option("--transport", f->transport,
                    "Between the workers; processes need ucx")
@@ -125,6 +128,10 @@ void AddUpCommand(CLI::App* program, SelectedCommand* selected) {
     *selected = [flags]() -> int {
       const absl::Status valid = CheckUpFlags(*flags);
       if (!valid.ok()) return ReportUsage("up", std::string(valid.message()));
+      // All workers are on this machine: what auto means is known here.
+      const auto numerics = NumericsForModel(flags->numerics, flags->model);
+      if (!numerics.ok()) return ReportFailure("up", numerics.status());
+      flags->numerics = kernels::NumericsName(*numerics);
       return Supervisor(*flags).Run();
     };
   });

@@ -43,7 +43,9 @@ UpProcess PlanWorker(const UpFlags& flags, UpRole role, int index,
                        "--threads",
                        absl::StrCat(threads),
                        "--simd",
-                       flags.simd};
+                       flags.simd,
+                       "--numerics",
+                       flags.numerics};
   if (!cores.empty()) {
     process.arguments.insert(process.arguments.end(),
                              {"--cores", absl::StrJoin(cores, ",")});
@@ -103,7 +105,9 @@ std::vector<UpProcess> PlanCoordinators(const UpFlags& flags) {
                        "--expert-workers",
                        absl::StrCat(flags.experts),
                        "--replicas",
-                       absl::StrCat(flags.replicas)};
+                       absl::StrCat(flags.replicas),
+                       "--numerics",
+                       flags.numerics};
   if (!flags.state_file.empty()) {
     process.arguments.insert(process.arguments.end(),
                              {"--state-file", flags.state_file});

@@ -28,6 +28,7 @@ struct UpFlags {
   std::string state_file;
   std::string store;
   std::string simd = "auto";
+  std::string numerics = "portable";   // a class: who plans has chosen it
   std::string admission = "dropless";  // of the trunk workers
   bool validate_routes = false;
   bool no_metrics = false;

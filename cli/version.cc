@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
@@ -16,12 +17,19 @@
 namespace trunkline::cli {
 namespace {
 
+std::vector<std::string> NumericsNames() {
+  std::vector<std::string> names;
+  for (const kernels::Numerics numerics : kernels::SupportedNumerics())
+    names.push_back(kernels::NumericsName(numerics));
+  return names;
+}
+
 nlohmann::json Describe() {
   return {{"version", TRUNKLINE_VERSION},
           {"build", TRUNKLINE_BUILD_TYPE},
           {"compiler", absl::StrCat(TRUNKLINE_COMPILER)},
           {"simd_targets", kernels::SupportedTargets()},
-          {"numerics_class", std::string(kernels::NumericsClass())},
+          {"numerics_classes", NumericsNames()},
           {"grpc", grpc::Version()},
           {"protobuf",
            google::protobuf::internal::VersionString(GOOGLE_PROTOBUF_VERSION)}};
@@ -39,7 +47,7 @@ int PrintVersion(bool as_json) {
                    about["compiler"].get<std::string>(), "\n", "simd        ",
                    absl::StrJoin(kernels::SupportedTargets(), ", "),
                    " (this machine, best first)\n", "numerics    ",
-                   about["numerics_class"].get<std::string>(), "\n",
+                   absl::StrJoin(NumericsNames(), ", "), "\n",
                    "libraries   gRPC ", about["grpc"].get<std::string>(),
                    ", protobuf ", about["protobuf"].get<std::string>(), "\n");
   std::fputs(text.c_str(), stdout);

@@ -1,8 +1,12 @@
 #include "cli/worker_flags.h"
 
+#include <memory>
+
 #include "absl/strings/str_join.h"
 #include "cli/flags.h"
+#include "common/status_macros.h"
 #include "kernels/kernel_context.h"
+#include "model/checkpoint.h"
 
 namespace trunkline::cli {
 
@@ -24,6 +28,26 @@ void AddComputeFlags(CLI::App* command, int* threads, std::vector<int>* cores,
                        "; all give the same bits")
       ->type_name("TARGET")
       ->capture_default_str();
+}
+
+void AddNumericsFlag(CLI::App* command, std::string* numerics,
+                     const std::string& help) {
+  command->add_option("--numerics", *numerics, help)
+      ->type_name("CLASS")
+      ->capture_default_str()
+      ->check(CLI::IsMember({"auto", "portable", "bf16dot"}));
+}
+
+absl::StatusOr<kernels::Numerics> NumericsForModel(const std::string& asked,
+                                                   const std::string& model) {
+  if (asked == kernels::NumericsName(kernels::Numerics::kPortable))
+    return kernels::Numerics::kPortable;
+  TL_ASSIGN_OR_RETURN(const std::shared_ptr<const model::Checkpoint> checkpoint,
+                      model::Checkpoint::Open(model));
+  auto numerics =
+      kernels::ChooseNumerics(asked, checkpoint->projection_dtype());
+  if (!numerics.ok()) return Annotate(numerics.status(), "--numerics");
+  return numerics;
 }
 
 void AddTransportFlags(CLI::App* command, std::string* kind,

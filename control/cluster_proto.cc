@@ -425,6 +425,7 @@ wire::ClusterView ToProto(const ClusterView& view) {
   message.set_active_version(VersionToWire(view.active));
   message.set_waiting_for(view.waiting_for);
   message.set_model_digest(view.model_digest);
+  message.set_numerics_class(view.numerics_class);
   ShapesToWire(view.moe_layers, message.mutable_moe_layers());
   return message;
 }
@@ -466,6 +467,7 @@ absl::StatusOr<ClusterView> FromProto(const wire::ClusterView& message) {
   }
   view.waiting_for = message.waiting_for();
   view.model_digest = message.model_digest();
+  view.numerics_class = message.numerics_class();
   TL_ASSIGN_OR_RETURN(view.moe_layers,
                       ShapesFromWire(message.moe_layers(), "moe_layers"));
   return view;

@@ -62,6 +62,8 @@ struct ClusterView {
   std::string waiting_for;  // why not every expert has a live owner that
                             // reported READY; empty: all have
   std::string model_digest;
+  // What every worker computes in; empty: the first one decides.
+  std::string numerics_class;
   std::vector<placement::MoeLayerShape> moe_layers;
 
   const WorkerView* FindWorker(WorkerId id) const;

@@ -47,12 +47,32 @@ absl::Status CompareShapes(const Registration& registration,
   return absl::OkStatus();
 }
 
+absl::Status CheckFixedClass(const Registration& registration,
+                             const std::string& fixed,
+                             const std::optional<ClusterModel>& model) {
+  if (fixed.empty()) return absl::OkStatus();
+  if (model.has_value() && model->numerics_class != fixed) {
+    return absl::FailedPreconditionError(absl::StrCat(
+        "the coordinator was started with --numerics ", fixed,
+        ", but its store holds a cluster of numerics class ",
+        model->numerics_class, " (since worker '", model->registered_by,
+        "' joined): leave the flag out, or start a new cluster"));
+  }
+  if (registration.numerics_class == fixed) return absl::OkStatus();
+  return absl::FailedPreconditionError(absl::StrCat(
+      "worker '", registration.name, "' has numerics class ",
+      registration.numerics_class, ", the coordinator was started with ",
+      "--numerics ", fixed));
+}
+
 }  // namespace
 
 absl::Status AdmitToModel(const Registration& registration,
+                          const std::string& numerics_class,
                           std::optional<ClusterModel>* model, bool* changed) {
   const bool expert = registration.role == control::Role::kExpert;
   *changed = false;
+  TL_RETURN_IF_ERROR(CheckFixedClass(registration, numerics_class, *model));
   if (!model->has_value()) {
     *model = ClusterModel{.model_digest = registration.model_digest,
                           .numerics_class = registration.numerics_class,

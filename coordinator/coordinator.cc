@@ -166,7 +166,8 @@ Reply Coordinator::Handle(const RegisterEvent& event, DriverContext& context) {
   bool model_changed = false;
   absl::Status status = membership_.CheckAdmission(registration);
   if (status.ok())
-    status = AdmitToModel(registration, &cluster_.model, &model_changed);
+    status = AdmitToModel(registration, options_.numerics_class,
+                          &cluster_.model, &model_changed);
   if (!status.ok()) return NotJoined(std::move(status), context);
   const uint32_t next_worker = cluster_.next_worker;
   const uint64_t before = membership_.generation();
@@ -376,8 +377,10 @@ control::ClusterView Coordinator::View() const {
   view.cluster_id = cluster_.cluster_id;
   view.epoch = cluster_.epoch;
   view.revision = revision_;
+  view.numerics_class = options_.numerics_class;
   if (cluster_.model) {
     view.model_digest = cluster_.model->model_digest;
+    view.numerics_class = cluster_.model->numerics_class;
     view.moe_layers = cluster_.model->moe_layers;
   }
   const std::set<WorkerId> named = driver_.NamedWorkers();

@@ -26,6 +26,8 @@ struct CoreOptions {
   DriverOptions driver;
   // After so long without rows an expert's load counts half.
   absl::Duration load_half_life = absl::Minutes(2);
+  // What every worker has to compute in; empty: what the first one does.
+  std::string numerics_class;
   // How often the edge is asked to plan a rebalance; zero: never.
   absl::Duration rebalance_interval = absl::ZeroDuration();
 

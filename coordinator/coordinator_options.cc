@@ -41,6 +41,11 @@ absl::Status CoordinatorOptions::Validate() const {
         absl::StrCat("log_level '", log_level,
                      "' is none of trace, debug, info, warn, error, off"));
   }
+  static const std::set<std::string> kClasses = {"auto", "portable", "bf16dot"};
+  if (kClasses.count(numerics) == 0) {
+    return absl::InvalidArgumentError(absl::StrCat(
+        "numerics '", numerics, "' is none of auto, portable, bf16dot"));
+  }
   TL_ASSIGN_OR_RETURN(const StoreAddress where, Store());
   if (where.kind == StoreAddress::Kind::kEtcd &&
       (store_lease < absl::Seconds(1) || store_lease > absl::Hours(1) ||
@@ -70,6 +75,7 @@ absl::StatusOr<StoreAddress> CoordinatorOptions::Store() const {
 CoreOptions CoordinatorOptions::Core() const {
   CoreOptions core;
   core.membership.lease = lease;
+  core.numerics_class = numerics == "auto" ? "" : numerics;
   core.driver.expert_workers = expert_workers;
   core.driver.replicas = replicas;
   core.driver.repair_delay = repair_delay;

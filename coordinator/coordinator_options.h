@@ -37,6 +37,9 @@ struct CoordinatorOptions {
   int64_t expert_workers = 1;
   // Copies of every expert in the first placement, on different workers.
   int64_t replicas = 1;
+  // The numerics class of the cluster's workers, which those that were started
+  // with "auto" take over. Itself "auto": the class of the first worker.
+  std::string numerics = "auto";
   // A worker that is silent for so long is out. Workers send three heartbeats
   // per lease.
   absl::Duration lease = absl::Seconds(2);

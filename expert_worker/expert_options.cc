@@ -62,6 +62,8 @@ absl::Status ExpertOptions::Validate() const {
       return Bad("cores", absl::StrJoin(cores, ","),
                  "a logical cpu's number is not negative");
   }
+  if (!kernels::CheckNumericsText(numerics).ok())
+    return Bad("numerics", numerics, "known are auto, portable and bf16dot");
   if (answer != "auto" && answer != "gated-f32")
     return Bad("answer", answer, "known are auto and gated-f32");
   if (memory_limit_bytes < 0)

@@ -37,6 +37,8 @@ struct ExpertOptions {
   int threads = 0;            // that compute; 0: one per core given or present
   std::vector<int> cores;     // logical cpus to pin them to; empty: not pinned
   std::string simd = "auto";  // or a name of kernels::SupportedTargets()
+  // Numerics class: "portable", "bf16dot", or "auto", which is the cluster's.
+  std::string numerics = "portable";
   // What answers hold: "auto" (ungated bf16 rows when the model's activations
   // are bf16, else gated f32 rows) or "gated-f32". The text is the same.
   std::string answer = "auto";

@@ -12,6 +12,7 @@
 #include "common/compute_threads.h"
 #include "common/log.h"
 #include "common/status_macros.h"
+#include "control/cluster_numerics.h"
 #include "kernels/kernel_context.h"
 #include "model/checkpoint.h"
 #include "transport/transport_factory.h"
@@ -68,6 +69,17 @@ absl::StatusOr<ModelShape> ShapeOf(const model::Checkpoint& checkpoint) {
   return shape;
 }
 
+absl::StatusOr<kernels::Numerics> NumericsFor(
+    const ExpertOptions& options, const model::Checkpoint& checkpoint) {
+  std::string asked = options.numerics;
+  if (asked == "auto") {
+    TL_ASSIGN_OR_RETURN(asked, control::ClusterNumerics(options.coordinator));
+  }
+  auto numerics = kernels::ChooseNumerics(asked, checkpoint.projection_dtype());
+  if (!numerics.ok()) return Annotate(numerics.status(), "--numerics");
+  return numerics;
+}
+
 std::shared_ptr<ExpertDigests> ManifestDigests(
     const model::Checkpoint& checkpoint) {
   auto digests = std::make_shared<ExpertDigests>();
@@ -88,6 +100,8 @@ absl::StatusOr<std::unique_ptr<ExpertServer>> ExpertServer::Start(
   TL_ASSIGN_OR_RETURN(const std::shared_ptr<const model::Checkpoint> checkpoint,
                       model::Checkpoint::Open(options.model_dir));
   TL_ASSIGN_OR_RETURN(ModelShape shape, ShapeOf(*checkpoint));
+  TL_ASSIGN_OR_RETURN(const kernels::Numerics numerics,
+                      NumericsFor(options, *checkpoint));
 
   std::unique_ptr<ExpertServer> server(new ExpertServer());
   server->handover_timeout_ = options.handover_timeout;
@@ -110,8 +124,9 @@ absl::StatusOr<std::unique_ptr<ExpertServer>> ExpertServer::Start(
   {
     ThreadPool pool(ThreadPool::Options{});
     registration.self_check_digest =
-        kernels::SelfCheckDigest(kernels::KernelContext{&pool});
+        kernels::SelfCheckDigest(kernels::KernelContext{&pool, numerics});
   }
+  registration.numerics_class = kernels::NumericsName(numerics);
   registration.model_digest = checkpoint->digest();
   registration.moe_layers = std::move(shape.placed);
 
@@ -120,6 +135,7 @@ absl::StatusOr<std::unique_ptr<ExpertServer>> ExpertServer::Start(
   ExpertStore::Options store;
   store.memory_limit_bytes = options.memory_limit_bytes;
   store.threads = threads;
+  store.numerics = numerics;
   store.digests = ManifestDigests(*checkpoint);
   store.peers = std::make_shared<PeerLoader>(
       [kind = options.transport,
@@ -144,9 +160,9 @@ absl::StatusOr<std::unique_ptr<ExpertServer>> ExpertServer::Start(
   server->follower_ = std::make_unique<PlacementFollower>(
       server->store_.get(), server->engine_.get(),
       [raw = server.get()] { raw->ReportNow(); });
-  TL_LOG_INFO("serving experts of {} at {}, {} threads, {}",
+  TL_LOG_INFO("serving experts of {} at {}, {} threads, {}, numerics {}",
               checkpoint->directory(), server->data_address_, threads.threads,
-              kernels::ActiveTarget());
+              kernels::ActiveTarget(), kernels::NumericsName(numerics));
   server->Join(options, std::move(registration));
   return server;
 }
@@ -169,7 +185,6 @@ void ExpertServer::Join(const ExpertOptions& options,
   registration.role = control::Role::kExpert;
   registration.data_address = data_address_;
   registration.metrics_address = metrics_address_;
-  registration.numerics_class = std::string(kernels::NumericsClass());
   registration.failure_domain =
       options.failure_domain.empty() ? HostName() : options.failure_domain;
   registration.memory_bytes = static_cast<uint64_t>(options.memory_limit_bytes);

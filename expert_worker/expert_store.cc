@@ -145,7 +145,7 @@ absl::StatusOr<int64_t> ExpertStore::PackedBytes(ExpertKey key) const {
   if (layer == nullptr || key.expert.value >= layer->moe.experts)
     return absl::NotFoundError(
         absl::StrCat(ExpertName(key), " is not in ", checkpoint_->directory()));
-  // Weights keep their stored type; the last panel of outputs is padded.
+  // Weights keep their stored type; packing pads the last panel.
   DType dtype = checkpoint_->activation_dtype();
   for (const model::TensorInfo& tensor : checkpoint_->tensors()) {
     if (tensor.role == model::TensorRole::kRoutedExpert &&
@@ -154,14 +154,13 @@ absl::StatusOr<int64_t> ExpertStore::PackedBytes(ExpertKey key) const {
       break;
     }
   }
-  constexpr int64_t kPanel = kernels::PackedMatrix::kPanel;
-  const auto padded = [](int64_t n) {
-    return (n + kPanel - 1) / kPanel * kPanel;
+  const auto packed = [&](int64_t n, int64_t k) {
+    return kernels::PackedMatrix::BytesFor(n, k, dtype, options_.numerics);
   };
   const int64_t input =
       layer->moe.expert_input(checkpoint_->config().hidden_size);
   const int64_t width = layer->moe.width;
-  return (padded(width) * input + padded(input) * width) * DTypeBytes(dtype);
+  return packed(width, input) + packed(input, width);
 }
 
 void ExpertStore::LoaderLoop() {
@@ -284,8 +283,10 @@ ExpertStore::LoadExpert(StagedVersion& stage, ExpertKey key) {
 
 absl::Status ExpertStore::Pack(const TensorView& up, const TensorView& down,
                                kernels::MlpWeights* weights) {
-  TL_ASSIGN_OR_RETURN(weights->up, kernels::PackedMatrix::Pack(up, pool_));
-  TL_ASSIGN_OR_RETURN(weights->down, kernels::PackedMatrix::Pack(down, pool_));
+  TL_ASSIGN_OR_RETURN(
+      weights->up, kernels::PackedMatrix::Pack(up, pool_, options_.numerics));
+  TL_ASSIGN_OR_RETURN(weights->down, kernels::PackedMatrix::Pack(
+                                         down, pool_, options_.numerics));
   return absl::OkStatus();
 }
 

@@ -101,6 +101,7 @@ class ExpertStore final : public ShardSource {
   struct Options {
     int64_t memory_limit_bytes = 0;  // for packed experts; 0: no limit
     ThreadPool::Options threads;     // that pack
+    kernels::Numerics numerics = kernels::Numerics::kPortable;  // packed for
     // How long a stage that does not fit waits for entries of retired versions
     // that running steps still use.
     absl::Duration release_patience = absl::Seconds(10);

@@ -71,6 +71,4 @@ absl::Status SelectTarget(absl::string_view name) {
       absl::StrJoin(SupportedTargets(), ", ")));
 }
 
-absl::string_view NumericsClass() { return "portable"; }
-
 }  // namespace trunkline::kernels

@@ -6,6 +6,8 @@
 #include <cstring>
 #include <vector>
 
+#include "kernels/bf16_dot.h"
+
 #undef HWY_TARGET_INCLUDE
 #define HWY_TARGET_INCLUDE "kernels/machine_limits.cc"
 #include "hwy/cache_control.h"
@@ -94,6 +96,27 @@ double SecondsSince(Clock::time_point start) {
   return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
+// Operations per second of all threads that run `rounds` at the same time: the
+// best of `repeats` passes.
+template <class Rounds>
+double OperationsPerSecond(ThreadPool& pool, int repeats,
+                           const Rounds& rounds) {
+  const int threads = pool.threads();
+  double best = 0;
+  for (int r = 0; r < repeats; ++r) {
+    std::atomic<double> operations{0.0};
+    std::atomic<float> sink{0.0f};
+    const auto start = Clock::now();
+    pool.ParallelFor(threads * 4, [&](int64_t, int) {
+      float value = 0.0f;
+      operations.fetch_add(rounds(&value));
+      sink.store(value, std::memory_order_relaxed);
+    });
+    best = std::max(best, operations.load() / SecondsSince(start));
+  }
+  return best;
+}
+
 }  // namespace
 
 HWY_EXPORT(SumWords);
@@ -126,21 +149,16 @@ double ReadBandwidth(ThreadPool& pool,
 
 double FmaPeak(ThreadPool& pool, int repeats) {
   constexpr int64_t kRounds = 400000;
-  const int threads = pool.threads();
-  double best = 0;
-  for (int r = 0; r < repeats; ++r) {
-    std::atomic<double> operations{0.0};
-    std::atomic<float> sink{0.0f};
-    const auto start = Clock::now();
-    pool.ParallelFor(threads * 4, [&](int64_t, int) {
-      float value = 0.0f;
-      const double done = HWY_DYNAMIC_DISPATCH(FmaRounds)(kRounds, &value);
-      sink.store(value, std::memory_order_relaxed);
-      operations.fetch_add(done);
-    });
-    best = std::max(best, operations.load() / SecondsSince(start));
-  }
-  return best;
+  return OperationsPerSecond(pool, repeats, [](float* sink) {
+    return HWY_DYNAMIC_DISPATCH(FmaRounds)(kRounds, sink);
+  });
+}
+
+double Bf16DotPeak(ThreadPool& pool, int repeats) {
+  constexpr int64_t kRounds = 400000;
+  if (!MachineHasBf16Dot()) return 0.0;
+  return OperationsPerSecond(
+      pool, repeats, [](float* sink) { return Bf16DotRounds(kRounds, sink); });
 }
 
 double CacheCopy(int repeats) {

@@ -22,6 +22,10 @@ double ReadBandwidth(ThreadPool& pool,
 // registers alone, on the active SIMD target: the best of `repeats` passes.
 double FmaPeak(ThreadPool& pool, int repeats);
 
+// The same for the dot product of bf16 pairs, two operations per product. 0
+// where the machine does not have class bf16dot.
+double Bf16DotPeak(ThreadPool& pool, int repeats);
+
 // Bytes per second that one thread copies inside its first level cache, each
 // byte counted once: the best of `repeats` passes.
 double CacheCopy(int repeats);

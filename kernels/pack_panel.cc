@@ -221,5 +221,19 @@ void PackPanel(const std::byte* rows, int64_t row_count, int64_t k, DType dtype,
   }
 }
 
+void PackPairPanel(const std::byte* rows, int64_t row_count, int64_t k,
+                   std::byte* panel) {
+  // With an even number of inputs a row is a row of pairs.
+  if (k % 2 == 0) return PackPanel(rows, row_count, k / 2, DType::kF32, panel);
+  for (int64_t o = 0; o < kPanel; ++o) {
+    for (int64_t j = 0; j < (k + 1) / 2; ++j) {
+      uint16_t pair[2] = {0, 0};
+      const size_t bytes = 2 * j + 1 < k ? 4 : 2;
+      if (o < row_count) std::memcpy(pair, rows + (o * k + 2 * j) * 2, bytes);
+      std::memcpy(panel + (j * kPanel + o) * 4, pair, sizeof(pair));
+    }
+  }
+}
+
 }  // namespace trunkline::kernels
 #endif  // HWY_ONCE

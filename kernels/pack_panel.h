@@ -16,6 +16,11 @@ namespace trunkline::kernels {
 void PackPanel(const std::byte* rows, int64_t row_count, int64_t k, DType dtype,
                std::byte* panel);
 
+// The same for class bf16dot, from BF16 rows: (k + 1) / 2 groups of kPanel
+// pairs.
+void PackPairPanel(const std::byte* rows, int64_t row_count, int64_t k,
+                   std::byte* panel);
+
 // Where output `o` of a panel stands in its group of kPanel.
 int64_t PlaceInGroup(DType dtype, int64_t o);
 

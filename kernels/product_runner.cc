@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "kernels/pair_product.h"
+
 namespace trunkline::kernels {
 namespace {
 
@@ -20,12 +22,29 @@ constexpr int64_t kRowsHidden = 8;
 
 int64_t CeilDiv(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
+bool InPairs(const Product& product) {
+  return product.w->numerics() == Numerics::kBf16Dot;
+}
+
+// Rows that a product of this class takes without packing them first, and rows
+// of a tile, at most.
+struct RowLimits {
+  int64_t direct, tile;
+};
+RowLimits RowLimitsOf(const Product& product) {
+  if (InPairs(product)) return {PairTileRows(), PairTileRows()};
+  return {DirectRows(), TileRowsMax()};
+}
+
+// Words of a packed row.
+int64_t PackedWords(const Product& product) {
+  return InPairs(product) ? product.w->input_pairs() : product.w->k();
+}
+
 }  // namespace
 
 void ProductRunner::Plan(const ThreadPool& pool,
                          std::span<const Product> products) {
-  const int64_t direct_rows = DirectRows();
-  tile_rows_max_ = TileRowsMax();
   // Cost of a panel: its bytes, times the rows once they exceed what its
   // transfer hides.
   const auto panel_cost = [&](const Product& product) {
@@ -54,14 +73,15 @@ void ProductRunner::Plan(const ThreadPool& pool,
     if (rows > 0 && panels > 0) {
       cut.panels_per_task = std::clamp<int64_t>(
           task_cost / std::max<int64_t>(panel_cost(product), 1), 1, panels);
-      if (rows > direct_rows) {
-        const RowTiles tiles(rows, tile_rows_max_);
+      const RowLimits limits = RowLimitsOf(product);
+      if (rows > limits.direct) {
+        const RowTiles tiles(rows, limits.tile);
         cut.tile_ranges = CeilDiv(
-            tiles.count, std::max<int64_t>(kRowsPerTask / tile_rows_max_, 1));
+            tiles.count, std::max<int64_t>(kRowsPerTask / limits.tile, 1));
         cut.panels_per_task = std::min(
             {cut.panels_per_task * cut.tile_ranges, kTiledPanelsMax, panels});
         pack_tiles_ += tiles.count;
-        packed_floats_ += CeilDiv(rows * product.w->k(), 16) * 16;
+        packed_floats_ += CeilDiv(rows * PackedWords(product), 16) * 16;
       }
       cut.panel_ranges = CeilDiv(panels, cut.panels_per_task);
       tasks_ += cut.panel_ranges * std::max<int64_t>(cut.tile_ranges, 1);
@@ -94,9 +114,15 @@ void ProductRunner::PackRows(ThreadPool& pool,
   pool.ParallelFor(pack_tiles_, [&](int64_t index, int) {
     const size_t c = PackCutOf(index);
     const Product& product = products[c];
-    const RowTiles tiles(product.source.rows, tile_rows_max_);
-    PackRowTile(product.source, product.w->k(), tiles,
-                index - cuts_[c].pack_begin, packed + cuts_[c].packed_offset);
+    const RowTiles tiles(product.source.rows, RowLimitsOf(product).tile);
+    const int64_t tile = index - cuts_[c].pack_begin;
+    float* to = packed + cuts_[c].packed_offset;
+    if (InPairs(product)) {
+      PackPairTile(product.source, product.w->k(), tiles, tile,
+                   reinterpret_cast<uint32_t*>(to));
+    } else {
+      PackRowTile(product.source, product.w->k(), tiles, tile, to);
+    }
   });
 }
 
@@ -111,20 +137,26 @@ void ProductRunner::RunTask(std::span<const Product> products,
   const int64_t panel_begin = panel_range * cut.panels_per_task;
   const int64_t panel_end =
       std::min(panel_begin + cut.panels_per_task, product.w->panels());
+  const bool in_pairs = InPairs(product);
   if (cut.tile_ranges == 0) {
-    DirectProduct(product.source, *product.w, panel_begin, panel_end,
-                  product.output);
+    (in_pairs ? DirectPairProduct : DirectProduct)(
+        product.source, *product.w, panel_begin, panel_end, product.output);
     return;
   }
-  const RowTiles tiles(product.source.rows, tile_rows_max_);
+  const RowTiles tiles(product.source.rows, RowLimitsOf(product).tile);
   TiledRange range;
   // Of about equal size: a lone tile would widen for itself.
   range.tile_begin = tile_range * tiles.count / cut.tile_ranges;
   range.tile_end = (tile_range + 1) * tiles.count / cut.tile_ranges;
   range.panel_begin = panel_begin;
   range.panel_end = panel_end;
-  TiledProduct(packed_ + cut.packed_offset, tiles, *product.w, range,
-               product.output);
+  const float* packed = packed_ + cut.packed_offset;
+  if (in_pairs) {
+    TiledPairProduct(reinterpret_cast<const uint32_t*>(packed), tiles,
+                     *product.w, range, product.output);
+  } else {
+    TiledProduct(packed, tiles, *product.w, range, product.output);
+  }
 }
 
 void ProductRunner::Run(ThreadPool& pool, std::span<const Product> products) {

@@ -48,7 +48,6 @@ class ProductRunner {
   int64_t tasks_ = 0;
   int64_t pack_tiles_ = 0;
   int64_t packed_floats_ = 0;
-  int64_t tile_rows_max_ = 1;
   const float* packed_ = nullptr;
   ThreadScratch packed_rows_;
 };

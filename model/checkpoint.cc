@@ -147,6 +147,7 @@ class OpenCheckpoint final : public Checkpoint {
     return matched_.tensors;
   }
   const std::vector<std::string>& files() const override { return paths_; }
+  DType projection_dtype() const override { return matched_.projection_dtype; }
   DType activation_dtype() const override {
     return matched_.projection_dtype == DType::kBF16 ? DType::kBF16
                                                      : DType::kF32;

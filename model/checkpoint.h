@@ -70,6 +70,8 @@ class Checkpoint {
   // listed one by one, each with its own part of the stacked bytes.
   virtual const std::vector<TensorInfo>& tensors() const = 0;
   virtual const std::vector<std::string>& files() const = 0;  // paths
+  // The one type of all projections, experts and head.
+  virtual DType projection_dtype() const = 0;
   // The type rows are rounded to: BF16 when the projections are BF16, else F32.
   virtual DType activation_dtype() const = 0;
   // 32 hex digits (XXH3-128): the same on every machine and for every way to

@@ -151,7 +151,7 @@ ServedModel ServedModel::For(
 }
 
 std::string NumericsOf(const ServedModel& model) {
-  const std::string numerics(kernels::NumericsClass());
+  std::string numerics = kernels::NumericsName(model.numerics);
   if (model.admission.kind == routing::AdmissionKind::kDropless)
     return numerics;
   return absl::StrCat(numerics, "+", routing::SpecOf(model.admission));
@@ -280,7 +280,8 @@ v1::GetModelResponse DescribeModel(const ServedModel& model) {
       static_cast<uint32_t>(model.sequence_tokens_max));
   wire.set_activation_dtype(
       std::string(DTypeName(model.checkpoint->activation_dtype())));
-  wire.set_numerics_class(std::string(kernels::NumericsClass()));
+  wire.set_numerics_class(kernels::NumericsName(model.numerics));
+  wire.set_self_check_digest(model.self_check_digest);
   wire.set_simd_target(kernels::ActiveTarget());
   for (const model::LayerSpec& spec : config.layers) {
     if (spec.kind != model::LayerKind::kMoe) continue;

@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "absl/status/statusor.h"
+#include "kernels/numerics.h"
 #include "model/checkpoint.h"
 #include "model/tokenizer.h"
 #include "proto/generation.pb.h"
@@ -28,6 +29,8 @@ struct ServedModel {
   std::vector<int32_t> end_token_ids;  // where a text ends by itself
   int64_t sequence_tokens_max = 0;
   routing::AdmissionPolicy admission;  // of every moe layer
+  kernels::Numerics numerics = kernels::Numerics::kPortable;
+  std::string self_check_digest;  // of that class on this machine
 
   static ServedModel For(std::shared_ptr<const model::Checkpoint> checkpoint,
                          std::shared_ptr<const model::Tokenizer> tokenizer,

@@ -13,7 +13,7 @@ namespace {
 
 absl::StatusOr<kernels::MlpWeights> LoadExpert(
     const model::Checkpoint& checkpoint, LayerIndex layer, ExpertId expert,
-    ThreadPool& pool) {
+    const kernels::KernelContext& context) {
   TL_ASSIGN_OR_RETURN(const std::unique_ptr<model::WeightMap> map,
                       checkpoint.MapExpert(layer, expert));
   const std::string base =
@@ -22,8 +22,10 @@ absl::StatusOr<kernels::MlpWeights> LoadExpert(
   TL_ASSIGN_OR_RETURN(const TensorView down,
                       map->Find(base + ".down_proj.weight"));
   kernels::MlpWeights weights;
-  TL_ASSIGN_OR_RETURN(weights.up, kernels::PackedMatrix::Pack(up, pool));
-  TL_ASSIGN_OR_RETURN(weights.down, kernels::PackedMatrix::Pack(down, pool));
+  TL_ASSIGN_OR_RETURN(weights.up, kernels::PackedMatrix::Pack(
+                                      up, *context.pool, context.numerics));
+  TL_ASSIGN_OR_RETURN(weights.down, kernels::PackedMatrix::Pack(
+                                        down, *context.pool, context.numerics));
   return weights;
 }
 
@@ -32,15 +34,16 @@ absl::StatusOr<kernels::MlpWeights> LoadExpert(
 // one expert.
 absl::StatusOr<std::vector<kernels::MlpWeights>> LoadLayer(
     const model::Checkpoint& checkpoint, const model::LayerSpec& spec,
-    ThreadPool& pool) {
+    const kernels::KernelContext& context) {
   const auto count = static_cast<size_t>(spec.moe.experts);
   std::vector<kernels::MlpWeights> experts(count);
   std::vector<absl::Status> failed(count);
-  pool.ParallelFor(static_cast<int64_t>(count), [&](int64_t e, int) {
+  context.pool->ParallelFor(static_cast<int64_t>(count), [&](int64_t e, int) {
     const auto at = static_cast<size_t>(e);
     ThreadPool alone{ThreadPool::Options{}};
-    absl::StatusOr<kernels::MlpWeights> weights = LoadExpert(
-        checkpoint, spec.index, ExpertId(static_cast<uint32_t>(e)), alone);
+    absl::StatusOr<kernels::MlpWeights> weights =
+        LoadExpert(checkpoint, spec.index, ExpertId(static_cast<uint32_t>(e)),
+                   kernels::KernelContext{&alone, context.numerics});
     failed[at] = weights.status();
     if (weights.ok()) experts[at] = *std::move(weights);
   });
@@ -57,7 +60,7 @@ absl::StatusOr<std::unique_ptr<LocalExperts>> LocalExperts::Load(
   for (const model::LayerSpec& spec : checkpoint.config().layers) {
     if (spec.kind != model::LayerKind::kMoe) continue;
     TL_ASSIGN_OR_RETURN(local->layers_[spec.index],
-                        LoadLayer(checkpoint, spec, *context.pool));
+                        LoadLayer(checkpoint, spec, context));
     for (const kernels::MlpWeights& weights : local->layers_[spec.index])
       local->bytes_ += weights.bytes();
   }

@@ -51,6 +51,11 @@ absl::Status CheckLogLevel(const std::string& level) {
              "known are trace, debug, info, warn, error and off");
 }
 
+absl::Status CheckNumerics(const std::string& numerics) {
+  if (kernels::CheckNumericsText(numerics).ok()) return absl::OkStatus();
+  return Bad("numerics", numerics, "known are auto, portable and bf16dot");
+}
+
 absl::Status CheckSimd(const std::string& simd) {
   const std::vector<std::string> supported = kernels::SupportedTargets();
   if (simd == "auto" ||
@@ -82,6 +87,7 @@ absl::Status TrunkOptions::Validate() const {
                  "a logical cpu's number is not negative");
   }
   TL_RETURN_IF_ERROR(CheckSimd(simd));
+  TL_RETURN_IF_ERROR(CheckNumerics(numerics));
   TL_RETURN_IF_ERROR(CheckRange("max-sequences", sequences_max, 1, 65536));
   TL_RETURN_IF_ERROR(CheckRange("max-sequence-tokens", sequence_tokens_max, 0,
                                 int64_t{1} << 24));

@@ -36,6 +36,9 @@ struct TrunkOptions {
   int threads = 0;            // that compute; 0: one per core given or present
   std::vector<int> cores;     // logical cpus to pin them to; empty: not pinned
   std::string simd = "auto";  // or a name of kernels::SupportedTargets()
+  // Numerics class: "portable", "bf16dot", or "auto", which is the cluster's
+  // or, without a coordinator, the fastest of this machine for this model.
+  std::string numerics = "portable";
 
   // Sequences that run at one time, and the longest that one may get. Together
   // they bound the state's memory.

@@ -25,12 +25,12 @@ std::vector<placement::MoeLayerShape> PlacedShapes(
 
 control::Registration TrunkRegistration(
     const model::Checkpoint& checkpoint,
-    const routing::AdmissionPolicy& admission,
+    const routing::AdmissionPolicy& admission, kernels::Numerics numerics,
     const std::string& self_check_digest) {
   control::Registration registration;
   registration.role = control::Role::kTrunk;
   registration.model_digest = checkpoint.digest();
-  registration.numerics_class = std::string(kernels::NumericsClass());
+  registration.numerics_class = kernels::NumericsName(numerics);
   registration.self_check_digest = self_check_digest;
   registration.moe_layers = PlacedShapes(checkpoint);
   registration.admission = routing::SpecOf(admission);

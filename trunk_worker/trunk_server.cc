@@ -14,6 +14,7 @@
 #include "common/compute_threads.h"
 #include "common/log.h"
 #include "common/status_macros.h"
+#include "control/cluster_numerics.h"
 #include "kernels/kernel_context.h"
 #include "transport/transport_factory.h"
 #include "trunk_worker/local_experts.h"
@@ -64,6 +65,17 @@ SequencePool::Options StateOptions(const TrunkOptions& options,
   return state;
 }
 
+absl::StatusOr<kernels::Numerics> NumericsFor(
+    const TrunkOptions& options, const model::Checkpoint& checkpoint) {
+  std::string asked = options.numerics;
+  if (asked == "auto" && !options.coordinator.empty()) {
+    TL_ASSIGN_OR_RETURN(asked, control::ClusterNumerics(options.coordinator));
+  }
+  auto numerics = kernels::ChooseNumerics(asked, checkpoint.projection_dtype());
+  if (!numerics.ok()) return Annotate(numerics.status(), "--numerics");
+  return numerics;
+}
+
 absl::StatusOr<std::shared_ptr<const model::Tokenizer>> LoadTokenizer(
     const std::string& directory) {
   const std::string file = directory + "/tokenizer.json";
@@ -90,9 +102,10 @@ absl::StatusOr<std::unique_ptr<TrunkServer>> TrunkServer::Start(
   TL_RETURN_IF_ERROR(server->LoadModel(options));
   TL_RETURN_IF_ERROR(server->StartEngine(options));
   TL_RETURN_IF_ERROR(server->Listen(options));
-  TL_LOG_INFO("serving {} at {}, {} threads, {}", server->model_.name,
-              server->address_, server->pool_->threads(),
-              kernels::ActiveTarget());
+  TL_LOG_INFO("serving {} at {}, {} threads, {}, numerics {}",
+              server->model_.name, server->address_, server->pool_->threads(),
+              kernels::ActiveTarget(),
+              kernels::NumericsName(server->model_.numerics));
   if (!options.coordinator.empty()) server->Join(options);
   return server;
 }
@@ -107,16 +120,19 @@ absl::Status TrunkServer::LoadModel(const TrunkOptions& options) {
         "), so there is nothing to place: leave --coordinator out"));
   TL_ASSIGN_OR_RETURN(std::shared_ptr<const model::Tokenizer> tokenizer,
                       LoadTokenizer(options.model_dir));
+  TL_ASSIGN_OR_RETURN(const kernels::Numerics numerics,
+                      NumericsFor(options, *checkpoint));
   pool_ = std::make_unique<ThreadPool>(
       ComputeThreads(options.threads, options.cores));
-  const kernels::KernelContext context{pool_.get()};
-  self_check_digest_ = kernels::SelfCheckDigest(context);
+  const kernels::KernelContext context{pool_.get(), numerics};
   TL_ASSIGN_OR_RETURN(weights_, TrunkWeights::Load(*checkpoint, context,
                                                    options.on_load_progress));
   const int64_t tokens_max = StateOptions(options, *checkpoint).tokens_max;
   model_ =
       ServedModel::For(std::move(checkpoint), std::move(tokenizer), tokens_max);
   model_.admission = options.admission;
+  model_.numerics = numerics;
+  model_.self_check_digest = kernels::SelfCheckDigest(context);
   return absl::OkStatus();
 }
 
@@ -132,7 +148,7 @@ absl::Status TrunkServer::StartMetrics(const TrunkOptions& options) {
 
 absl::StatusOr<std::unique_ptr<ExpertExchange>> TrunkServer::MakeExperts(
     const TrunkOptions& options) {
-  const kernels::KernelContext context{pool_.get()};
+  const kernels::KernelContext context{pool_.get(), model_.numerics};
   if (options.coordinator.empty())
     return LocalExperts::Load(*model_.checkpoint, context);
   TL_ASSIGN_OR_RETURN(
@@ -226,8 +242,9 @@ absl::Status TrunkServer::Listen(const TrunkOptions& options) {
 }
 
 void TrunkServer::Join(const TrunkOptions& options) {
-  control::Registration registration = TrunkRegistration(
-      *model_.checkpoint, model_.admission, self_check_digest_);
+  control::Registration registration =
+      TrunkRegistration(*model_.checkpoint, model_.admission, model_.numerics,
+                        model_.self_check_digest);
   registration.name = name_;
   registration.api_address =
       options.advertise_host.empty()

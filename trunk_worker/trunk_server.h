@@ -77,7 +77,6 @@ class TrunkServer {
 
   std::string name_;
   std::string address_;
-  std::string self_check_digest_;
   bool shut_down_ = false;
   std::atomic<uint64_t> active_version_{PlacementVersion::kNone};
 

@@ -56,9 +56,14 @@ class WeightLoader {
   }
 
   absl::StatusOr<PackedMatrix> Matrix(const std::string& name) {
+    return Matrix(name, context_.numerics);
+  }
+
+  absl::StatusOr<PackedMatrix> Matrix(const std::string& name,
+                                      kernels::Numerics numerics) {
     TL_ASSIGN_OR_RETURN(const TensorView view, map_->Find(name));
     TL_ASSIGN_OR_RETURN(PackedMatrix matrix,
-                        PackedMatrix::Pack(view, *context_.pool));
+                        PackedMatrix::Pack(view, *context_.pool, numerics));
     bytes_held_ += matrix.bytes();
     Count(view.bytes());
     return matrix;
@@ -77,9 +82,11 @@ class WeightLoader {
     return values;
   }
 
+  // Of the portable class, whatever the others are.
   absl::StatusOr<PackedMatrix> MatrixAsF32(const std::string& name) {
     TL_ASSIGN_OR_RETURN(const TensorView view, map_->Find(name));
-    if (view.dtype == DType::kF32) return Matrix(name);
+    if (view.dtype == DType::kF32)
+      return Matrix(name, kernels::Numerics::kPortable);
     TL_ASSIGN_OR_RETURN(const std::vector<float> values, Vector(name));
     bytes_held_ -= static_cast<int64_t>(values.size() * sizeof(float));
     const TensorView wide{view.name, DType::kF32, view.shape,

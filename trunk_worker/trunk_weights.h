@@ -61,7 +61,8 @@ class TrunkWeights {
     int64_t bytes_total = 0;  // of the trunk tensors in the files
   };
 
-  // NOT_FOUND with the tensor's name when one is missing. Source pages are
+  // NOT_FOUND with the tensor's name when one is missing. Matrices are packed
+  // for context.numerics, routers for the portable class. Source pages are
   // given back as soon as everything is packed. on_progress may be empty.
   static absl::StatusOr<TrunkWeights> Load(
       const model::Checkpoint& checkpoint,

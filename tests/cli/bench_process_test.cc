@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
+#include "kernels/numerics.h"
 #include "tests/integration/child_process.h"
 
 namespace trunkline::cli {
@@ -98,6 +99,20 @@ TEST_F(Bench, MeasuresEveryCaseOverExpertWorkers) {
   ExpectAllCases(json);
   EXPECT_EQ(json["run"]["expert_workers"], 2);
   EXPECT_GT(json["limits"]["ping_pong_seconds"], 0);
+}
+
+TEST_F(Bench, MeasuresEveryCaseInClassBf16Dot) {
+  const absl::Status has =
+      kernels::CheckMachineHas(kernels::Numerics::kBf16Dot);
+  if (!has.ok()) GTEST_SKIP() << has.message();
+  for (const Strings& more : {Strings{"--numerics", "bf16dot"},
+                              {"--numerics", "bf16dot", "--experts", "2"}}) {
+    const nlohmann::json json = RunBench(model_, more);
+    ExpectAllCases(json);
+    EXPECT_EQ(json["run"]["numerics"], "bf16dot");
+    EXPECT_GT(json["limits"]["dot_all_threads"], 0);
+    EXPECT_EQ(json["steps"].back()["bound"], "dot");
+  }
 }
 
 TEST_F(Bench, CompareShowsTwoRunsSideBySide) {

@@ -80,6 +80,25 @@ TEST(BenchReport, TextHasFigureLimitAndRatioOnEachLine) {
   EXPECT_THAT(text, HasSubstr("left out: decode/32/0: why"));
 }
 
+// Prefill is held to the peak of the class, and the text says which.
+TEST(BenchReport, PrefillsLimitIsThatOfTheClass) {
+  BenchReport report = ASmallReport();
+  report.steps[0].what = {true, 512, 0};
+  report.dot_one_thread = 100e9;
+  report.dot_all_threads = 200e9;
+  EXPECT_THAT(BenchText(report), HasSubstr("class portable"));
+  EXPECT_THAT(BenchText(report), HasSubstr("against fma peak"));
+  EXPECT_THAT(BenchText(report),
+              HasSubstr("dot     100.0 GFLOP/s with 1 thread, 200.0 GFLOP/s"));
+  EXPECT_EQ(BenchJson(report)["steps"][0]["bound"], "fma");
+  report.numerics = kernels::Numerics::kBf16Dot;
+  EXPECT_THAT(BenchText(report), HasSubstr("class bf16dot"));
+  EXPECT_THAT(BenchText(report), HasSubstr("against dot peak"));
+  EXPECT_EQ(BenchJson(report)["steps"][0]["bound"], "dot");
+  EXPECT_EQ(BenchJson(report)["run"]["numerics"], "bf16dot");
+  EXPECT_EQ(BenchJson(report)["limits"]["dot_all_threads"], 200e9);
+}
+
 TEST(BenchReport, JsonHasWhatTheTablesShow) {
   const nlohmann::ordered_json json = BenchJson(ASmallReport());
   EXPECT_EQ(json["format"], "trunkline-bench-1");

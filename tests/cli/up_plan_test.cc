@@ -73,6 +73,15 @@ TEST(UpPlan, EveryTrunkGetsTheSameAdmissionAndABadOneNeverStarts) {
               HasSubstr("--admission"));
 }
 
+TEST(UpPlan, EveryProcessIsToldTheSameNumericsClass) {
+  UpFlags flags;
+  flags.trunks = 2;
+  flags.numerics = "bf16dot";
+  for (const UpProcess& worker : PlanWorkers(flags, "h:1", 2))
+    EXPECT_EQ(ValueOf(worker, "--numerics"), "bf16dot") << worker.name;
+  EXPECT_EQ(ValueOf(PlanCoordinators(flags).front(), "--numerics"), "bf16dot");
+}
+
 TEST(UpPlan, EveryWorkerHasAThreadOnASmallMachine) {
   UpFlags flags;
   flags.experts = 7;

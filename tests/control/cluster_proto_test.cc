@@ -39,6 +39,7 @@ ClusterView FullView() {
   view.epoch = 3;
   view.revision = 9;
   view.model_digest = "d";
+  view.numerics_class = "bf16dot";
   view.moe_layers = FullRegistration().moe_layers;
   view.waiting_for = "layer 1 expert 2";
   for (uint32_t id : {0u, 4u}) {

@@ -63,6 +63,51 @@ TEST(CoordinatorMembership, RefusesOtherArithmeticOrOtherLayersByName) {
   EXPECT_TRUE(cluster.Join(trunk).ok());
 }
 
+// What the operator fixes holds for the first worker too, is shown before there
+// is one, and can not change under a cluster.
+TEST(CoordinatorMembership, AFixedNumericsClassHoldsFromTheFirstWorkerOn) {
+  CoreOptions options = TestOptions(1);
+  options.numerics_class = "bf16dot";
+  DrivenCluster cluster(options);
+  EXPECT_EQ(cluster.View().numerics_class, "bf16dot");
+  const absl::Status refused = cluster.Join("a", kExpertRole).status();
+  EXPECT_EQ(refused.code(), absl::StatusCode::kFailedPrecondition);
+  EXPECT_THAT(Message(refused), HasSubstr("'a' has numerics class portable"));
+  EXPECT_THAT(Message(refused), HasSubstr("--numerics bf16dot"));
+  control::Registration dot = TestRegistration("b", kExpertRole);
+  dot.numerics_class = "bf16dot";
+  EXPECT_TRUE(cluster.Join(dot).ok());
+}
+
+TEST(CoordinatorMembership, WithoutAFixedClassTheFirstWorkersIsShown) {
+  DrivenCluster cluster(TestOptions(1));
+  EXPECT_EQ(cluster.View().numerics_class, "");
+  ASSERT_TRUE(cluster.Join("a", kExpertRole).ok());
+  EXPECT_EQ(cluster.View().numerics_class, "portable");
+  cluster.Restart();
+  EXPECT_EQ(cluster.View().numerics_class, "portable");
+}
+
+TEST(CoordinatorMembership, AStoredClusterDoesNotChangeItsClass) {
+  DrivenCluster before(TestOptions(1));
+  ASSERT_TRUE(before.Join("a", kExpertRole).ok());
+  CoreOptions options = TestOptions(1);
+  options.numerics_class = "bf16dot";
+  Coordinator core(options, before.contents(), 1, before.At());
+  EXPECT_EQ(core.View().numerics_class, "portable");
+  for (const char* own : {"portable", "bf16dot"}) {
+    control::Registration again = TestRegistration("a", kExpertRole);
+    again.numerics_class = own;
+    const Actions actions =
+        core.Step(RegisterEvent{.registration = again}, before.At());
+    ASSERT_TRUE(actions.reply.has_value());
+    EXPECT_THAT(Message(actions.reply->status),
+                HasSubstr("its store holds a cluster of numerics class "
+                          "portable (since worker 'a' joined)"))
+        << own;
+  }
+}
+
 // Fixed capacity makes another model of a checkpoint.
 TEST(CoordinatorMembership, RefusesATrunkWithAnotherAdmissionThanALiveOne) {
   DrivenCluster cluster(TestOptions(1));

@@ -42,6 +42,7 @@ class Sizes final : public model::Checkpoint {
     return tensors_;
   }
   const std::vector<std::string>& files() const override { return files_; }
+  DType projection_dtype() const override { return DType::kF32; }
   DType activation_dtype() const override { return DType::kF32; }
   const std::string& digest() const override { return name_; }
   absl::StatusOr<std::unique_ptr<model::WeightMap>> MapTrunk() const override {

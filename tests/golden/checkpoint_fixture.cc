@@ -36,6 +36,19 @@ Fixture DemoFixture() {
           std::string(TRUNKLINE_FIXTURES) + "/demo/expected"};
 }
 
+std::string DirectoryOf(const std::string& name) {
+  return name == "demo" ? DemoFixture().checkpoint
+                        : CheckpointFixture(name).checkpoint;
+}
+
+std::string NameOf(const ::testing::TestParamInfo<ClassCase>& test) {
+  std::string name = test.param.checkpoint;
+  std::erase(name, '-');
+  if (test.param.numerics != kernels::Numerics::kPortable)
+    name += "_" + kernels::NumericsName(test.param.numerics);
+  return name;
+}
+
 nlohmann::json ReadJson(const std::string& file) {
   return nlohmann::json::parse(ReadAll(file));
 }
@@ -49,13 +62,14 @@ std::vector<float> ReadFloats(const std::string& file) {
 }
 
 std::unique_ptr<LoadedModel> LoadedModel::Load(const std::string& directory,
-                                               int threads) {
+                                               int threads,
+                                               kernels::Numerics numerics) {
   auto checkpoint = model::Checkpoint::Open(directory);
   TL_CHECK(checkpoint.ok()) << checkpoint.status();
   std::unique_ptr<LoadedModel> loaded(
-      new LoadedModel(*std::move(checkpoint), threads));
+      new LoadedModel(*std::move(checkpoint), threads, numerics));
   auto weights =
-      trunk::TrunkWeights::Load(*loaded->checkpoint_, {&loaded->pool_}, {});
+      trunk::TrunkWeights::Load(*loaded->checkpoint_, loaded->context(), {});
   TL_CHECK(weights.ok()) << weights.status();
   loaded->weights_ = *std::move(weights);
   const std::string tokenizer = directory + "/tokenizer.json";
@@ -74,7 +88,7 @@ kernels::Activation LoadedModel::activation() const {
 }
 
 std::unique_ptr<trunk::ExpertExchange> LoadedModel::NewLocalExperts() {
-  auto experts = trunk::LocalExperts::Load(*checkpoint_, {&pool_});
+  auto experts = trunk::LocalExperts::Load(*checkpoint_, context());
   TL_CHECK(experts.ok()) << experts.status();
   return *std::move(experts);
 }

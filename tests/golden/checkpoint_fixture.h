@@ -2,6 +2,8 @@
 
 // A fixture checkpoint with what it is expected to do, and an engine over it.
 
+#include <gtest/gtest.h>
+
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -10,6 +12,7 @@
 #include <vector>
 
 #include "common/thread_pool.h"
+#include "kernels/kernel_context.h"
 #include "model/checkpoint.h"
 #include "model/tokenizer.h"
 #include "trunk_worker/engine.h"
@@ -24,6 +27,16 @@ struct Fixture {
 };
 Fixture CheckpointFixture(const std::string& name);  // "tiny", ...
 Fixture DemoFixture();
+// "demo" too.
+std::string DirectoryOf(const std::string& name);
+
+// A checkpoint and the class it is computed in.
+struct ClassCase {
+  const char* checkpoint;
+  kernels::Numerics numerics = kernels::Numerics::kPortable;
+};
+// For parameterised tests: "tinybf16", "tinybf16_bf16dot".
+std::string NameOf(const ::testing::TestParamInfo<ClassCase>& test);
 
 nlohmann::json ReadJson(const std::string& file);
 // Row-major little-endian float32.
@@ -32,8 +45,9 @@ std::vector<float> ReadFloats(const std::string& file);
 // Everything between a checkpoint directory and an engine, in this process.
 class LoadedModel {
  public:
-  static std::unique_ptr<LoadedModel> Load(const std::string& directory,
-                                           int threads = 1);
+  static std::unique_ptr<LoadedModel> Load(
+      const std::string& directory, int threads = 1,
+      kernels::Numerics numerics = kernels::Numerics::kPortable);
 
   // experts: null for LocalExperts.
   std::unique_ptr<trunk::Engine> NewEngine(
@@ -46,17 +60,22 @@ class LoadedModel {
   const trunk::TrunkWeights& weights() const { return weights_; }
   kernels::Activation activation() const;
   ThreadPool& pool() { return pool_; }
+  kernels::KernelContext context() { return {&pool_, numerics_}; }
   std::unique_ptr<trunk::ExpertExchange> NewLocalExperts();
 
  private:
-  LoadedModel(std::shared_ptr<const model::Checkpoint> checkpoint, int threads)
-      : checkpoint_(std::move(checkpoint)), pool_(Threads(threads)) {}
+  LoadedModel(std::shared_ptr<const model::Checkpoint> checkpoint, int threads,
+              kernels::Numerics numerics)
+      : checkpoint_(std::move(checkpoint)),
+        numerics_(numerics),
+        pool_(Threads(threads)) {}
   static ThreadPool::Options Threads(int threads) {
     ThreadPool::Options options;
     options.threads = threads;
     return options;
   }
   const std::shared_ptr<const model::Checkpoint> checkpoint_;
+  const kernels::Numerics numerics_;
   std::shared_ptr<const model::Tokenizer> tokenizer_;
   ThreadPool pool_;
   trunk::TrunkWeights weights_;

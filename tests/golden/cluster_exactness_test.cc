@@ -19,9 +19,8 @@ void ExpectSameOver(const AloneScores& alone,
   std::unique_ptr<MiniCluster> cluster;
   ScoreOptions options = base;
   options.experts = [&](LoadedModel& model) {
-    cluster = std::make_unique<MiniCluster>(
-        model.shared_checkpoint(), kernels::KernelContext{&model.pool()},
-        cluster_options);
+    cluster = std::make_unique<MiniCluster>(model.shared_checkpoint(),
+                                            model.context(), cluster_options);
     const absl::Status ready = cluster->WaitReady();
     TL_CHECK(ready.ok()) << ready;
     if (disturb) disturb(*cluster);
@@ -30,9 +29,17 @@ void ExpectSameOver(const AloneScores& alone,
   alone.ExpectSame(alone.model(), options);
 }
 
-class ClusterExactness : public ::testing::TestWithParam<const char*> {
+class ClusterExactness : public ::testing::TestWithParam<ClassCase> {
  protected:
-  const AloneScores alone_{CheckpointFixture(GetParam()).checkpoint};
+  void SetUp() override {
+    if (const absl::Status has = kernels::CheckMachineHas(GetParam().numerics);
+        !has.ok()) {
+      GTEST_SKIP() << has.message();
+    }
+    alone_ = std::make_unique<AloneScores>(DirectoryOf(GetParam().checkpoint),
+                                           GetParam().numerics);
+  }
+  std::unique_ptr<AloneScores> alone_;
 };
 
 TEST_P(ClusterExactness, OneToFourWorkersOverBothTransportsChangeNoBit) {
@@ -42,7 +49,7 @@ TEST_P(ClusterExactness, OneToFourWorkersOverBothTransportsChangeNoBit) {
       MiniClusterOptions options;
       options.workers = workers;
       options.transport = transport;
-      ExpectSameOver(alone_, options, AloneScores::Options(64, 16));
+      ExpectSameOver(*alone_, options, AloneScores::Options(64, 16));
     }
   }
 }
@@ -52,7 +59,7 @@ TEST_P(ClusterExactness, GatedAndUngatedAnswersAreTheSameBits) {
     SCOPED_TRACE(answer);
     MiniClusterOptions options;
     options.answer = answer;
-    ExpectSameOver(alone_, options, AloneScores::Options(64, 16));
+    ExpectSameOver(*alone_, options, AloneScores::Options(64, 16));
   }
 }
 
@@ -61,17 +68,16 @@ TEST_P(ClusterExactness, ALostWorkerWithReplicasChangesNoBit) {
   MiniClusterOptions options;
   options.workers = 3;
   options.replicas = 2;
-  ExpectSameOver(alone_, options, AloneScores::Options(64, 16),
+  ExpectSameOver(*alone_, options, AloneScores::Options(64, 16),
                  [](MiniCluster& cluster) { cluster.Kill(1); });
 }
 
-INSTANTIATE_TEST_SUITE_P(Checkpoints, ClusterExactness,
-                         ::testing::Values("tiny", "tiny-latent", "tiny-bf16"),
-                         [](const auto& test) {
-                           std::string name = test.param;
-                           std::erase(name, '-');
-                           return name;
-                         });
+INSTANTIATE_TEST_SUITE_P(
+    Checkpoints, ClusterExactness,
+    ::testing::Values(ClassCase{"tiny"}, ClassCase{"tiny-latent"},
+                      ClassCase{"tiny-bf16"},
+                      ClassCase{"tiny-bf16", kernels::Numerics::kBf16Dot}),
+    NameOf);
 
 }  // namespace
 }  // namespace trunkline::testing

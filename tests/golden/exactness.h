@@ -16,8 +16,11 @@ namespace trunkline::testing {
 
 class AloneScores {
  public:
-  explicit AloneScores(const std::string& checkpoint)
-      : directory_(checkpoint), model_(LoadedModel::Load(checkpoint)) {
+  explicit AloneScores(
+      const std::string& checkpoint,
+      kernels::Numerics numerics = kernels::Numerics::kPortable)
+      : directory_(checkpoint),
+        model_(LoadedModel::Load(checkpoint, 1, numerics)) {
     const auto vocab =
         static_cast<uint64_t>(model_->checkpoint().config().vocab_size);
     RandomStream random(1);

@@ -22,9 +22,11 @@ double Tolerance(const nlohmann::json& index, const nlohmann::json& prompt) {
   return index["tolerance"]["max_abs"];
 }
 
-void ExpectLogitsAndContinuations(const Fixture& fixture) {
+void ExpectLogitsAndContinuations(
+    const Fixture& fixture,
+    kernels::Numerics numerics = kernels::Numerics::kPortable) {
   const nlohmann::json index = ReadJson(fixture.expected + "/index.json");
-  auto model = LoadedModel::Load(fixture.checkpoint);
+  auto model = LoadedModel::Load(fixture.checkpoint, 1, numerics);
   const size_t vocab = index["vocab"];
   for (const nlohmann::json& prompt : index["prompts"]) {
     SCOPED_TRACE(std::string(prompt["logits"]));
@@ -62,6 +64,18 @@ TEST(GoldenLogits, TinyBf16) {
   ExpectLogitsAndContinuations(CheckpointFixture("tiny-bf16"));
 }
 TEST(GoldenLogits, Demo) { ExpectLogitsAndContinuations(DemoFixture()); }
+
+// Another order of the same sums: the class is held to the same tolerance.
+void ExpectLogitsInPairs(const Fixture& fixture) {
+  const absl::Status has =
+      kernels::CheckMachineHas(kernels::Numerics::kBf16Dot);
+  if (!has.ok()) GTEST_SKIP() << has.message();
+  ExpectLogitsAndContinuations(fixture, kernels::Numerics::kBf16Dot);
+}
+TEST(GoldenLogits, TinyBf16InClassBf16Dot) {
+  ExpectLogitsInPairs(CheckpointFixture("tiny-bf16"));
+}
+TEST(GoldenLogits, DemoInClassBf16Dot) { ExpectLogitsInPairs(DemoFixture()); }
 
 // Distance of two bf16 values in units in the last place.
 int64_t Bf16Distance(float a, float b) {

@@ -11,7 +11,8 @@
 namespace trunkline::testing {
 
 absl::StatusOr<std::unique_ptr<PlainExperts>> PlainExperts::Load(
-    const model::Checkpoint& checkpoint, ThreadPool& pool) {
+    const model::Checkpoint& checkpoint,
+    const kernels::KernelContext& context) {
   auto experts = std::make_unique<PlainExperts>();
   for (const model::LayerSpec& spec : checkpoint.config().layers) {
     if (spec.kind != model::LayerKind::kMoe) continue;
@@ -23,11 +24,13 @@ absl::StatusOr<std::unique_ptr<PlainExperts>> PlainExperts::Load(
       kernels::MlpWeights weights;
       TL_ASSIGN_OR_RETURN(const TensorView up,
                           map->Find(prefix + "up_proj.weight"));
-      TL_ASSIGN_OR_RETURN(weights.up, kernels::PackedMatrix::Pack(up, pool));
+      TL_ASSIGN_OR_RETURN(weights.up, kernels::PackedMatrix::Pack(
+                                          up, *context.pool, context.numerics));
       TL_ASSIGN_OR_RETURN(const TensorView down,
                           map->Find(prefix + "down_proj.weight"));
-      TL_ASSIGN_OR_RETURN(weights.down,
-                          kernels::PackedMatrix::Pack(down, pool));
+      TL_ASSIGN_OR_RETURN(
+          weights.down,
+          kernels::PackedMatrix::Pack(down, *context.pool, context.numerics));
       experts->experts_.emplace(std::pair(spec.index, ExpertId(e)),
                                 std::move(weights));
     }

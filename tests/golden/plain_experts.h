@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "absl/status/statusor.h"
+#include "kernels/kernel_context.h"
 #include "kernels/mlp.h"
 #include "model/checkpoint.h"
 #include "trunk_worker/expert_exchange.h"
@@ -18,7 +19,8 @@ namespace trunkline::testing {
 class PlainExperts : public trunk::ExpertExchange {
  public:
   static absl::StatusOr<std::unique_ptr<PlainExperts>> Load(
-      const model::Checkpoint& checkpoint, ThreadPool& pool);
+      const model::Checkpoint& checkpoint,
+      const kernels::KernelContext& context);
 
   absl::Status Ready() override { return absl::OkStatus(); }
   absl::StatusOr<PlacementVersion> BeginStep(StepId) override {

@@ -249,6 +249,8 @@ TEST(BadFlags, EachIsRefusedWithExitCodeTwoAndItsName) {
       {{"trunk-worker", "--model", model, "--transport", "carrier-pigeon"},
        "carrier-pigeon"},
       {{"trunk-worker", "--model", model, "--simd", "mmx"}, "mmx"},
+      {{"trunk-worker", "--model", model, "--numerics", "fp8"}, "--numerics"},
+      {{"coordinator", "--numerics", "exact"}, "--numerics"},
       {{"expert-worker", "--model", model}, "--coordinator"},
       {{"expert-worker", "--coordinator", "127.0.0.1:1"}, "--model"},
       {{"generate", "--temperature", "-1", "x"}, "--temperature"},

@@ -43,7 +43,7 @@ class TrunkSide {
     registration.name = "trunk";
     registration.role = control::Role::kTrunk;
     registration.model_digest = checkpoint.digest();
-    registration.numerics_class = std::string(kernels::NumericsClass());
+    registration.numerics_class = kernels::NumericsName(context.numerics);
     registration.self_check_digest = kernels::SelfCheckDigest(context);
     for (const LayerIndex layer : checkpoint.config().MoeLayers()) {
       placement::MoeLayerShape shape;

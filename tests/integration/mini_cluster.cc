@@ -27,7 +27,9 @@ kernels::Activation ActivationOf(const model::Checkpoint& checkpoint) {
 MiniCluster::MiniCluster(std::shared_ptr<const model::Checkpoint> checkpoint,
                          const kernels::KernelContext& trunk,
                          const MiniClusterOptions& options)
-    : checkpoint_(std::move(checkpoint)), options_(options) {
+    : checkpoint_(std::move(checkpoint)),
+      options_(options),
+      numerics_(trunk.numerics) {
   const model::ModelConfig& config = checkpoint_->config();
   for (const model::LayerSpec& spec : config.layers) {
     if (spec.kind != model::LayerKind::kMoe) continue;
@@ -84,6 +86,7 @@ void MiniCluster::StartNode(Node& node) {
   node.metrics = std::make_unique<expert::ExpertMetrics>(*node.registry);
   expert::ExpertStore::Options store;
   store.threads.threads = options_.threads;
+  store.numerics = numerics_;
   node.store = std::make_unique<expert::ExpertStore>(checkpoint_, store);
   expert::ExpertEngine::Options engine;
   engine.layers = layers_;

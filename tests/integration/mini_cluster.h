@@ -48,7 +48,8 @@ class MiniCluster {
   using Puppet = std::function<void(transport::Transport&, transport::Event&)>;
 
   // Starts all workers, loads placement version 1 on them and makes it active.
-  // trunk: whose pool the link combines on. A fault ends the test program.
+  // trunk: whose pool the link combines on, and whose class the workers compute
+  // in. A fault ends the test program.
   MiniCluster(std::shared_ptr<const model::Checkpoint> checkpoint,
               const kernels::KernelContext& trunk,
               const MiniClusterOptions& options);
@@ -123,6 +124,7 @@ class MiniCluster {
 
   const std::shared_ptr<const model::Checkpoint> checkpoint_;
   const MiniClusterOptions options_;
+  const kernels::Numerics numerics_;  // the trunk's
   std::vector<placement::MoeLayerShape> shapes_;
   std::vector<expert::MoeLayer> layers_;
   control::ClusterView view_;

@@ -145,9 +145,10 @@ class StoredWeight {
 };
 
 inline PackedMatrix RandomMatrix(Source& source, ThreadPool& pool, int64_t n,
-                                 int64_t k, DType dtype, float scale = 0.25f) {
+                                 int64_t k, DType dtype, float scale = 0.25f,
+                                 Numerics numerics = Numerics::kPortable) {
   const StoredWeight stored(source, n, k, dtype, scale);
-  auto packed = PackedMatrix::Pack(stored.view(), pool);
+  auto packed = PackedMatrix::Pack(stored.view(), pool, numerics);
   EXPECT_TRUE(packed.ok()) << packed.status();
   return *std::move(packed);
 }

@@ -142,6 +142,7 @@ TEST_F(ServerTest, GetModelSaysWhatIsServed) {
   EXPECT_EQ(model.max_sequence_tokens(), 2048u);
   EXPECT_EQ(model.activation_dtype(), "BF16");
   EXPECT_EQ(model.numerics_class(), "portable");
+  EXPECT_EQ(model.self_check_digest(), "11cabf8658d053f8");
   ASSERT_EQ(model.moe_layers_size(), 4);
   EXPECT_EQ(model.moe_layers(0).experts(), 32u);
   EXPECT_EQ(model.moe_layers(0).top_k(), 4u);

@@ -20,6 +20,7 @@ TEST(TrunkOptionsTest, EachBadFlagIsNamedWithItsValue) {
           {[](auto& o) { o.threads = -1; }, "--threads is \"-1\""},
           {[](auto& o) { o.cores = {-4}; }, "--cores is \"-4\""},
           {[](auto& o) { o.simd = "mmx"; }, "mmx"},
+          {[](auto& o) { o.numerics = "fp8"; }, "fp8"},
           {[](auto& o) { o.sequences_max = 0; }, "--max-sequences is \"0\""},
           {[](auto& o) { o.sequence_tokens_max = -2; },
            "--max-sequence-tokens"},
