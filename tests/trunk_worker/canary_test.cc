@@ -79,8 +79,12 @@ class CanaryTest : public ::testing::Test {
     canary.prompt_tokens = 48;
     canary.between_attempts = absl::ZeroDuration();
     canary.on_failure = [this](const absl::Status&) { ++failures_; };
+    canary.now = [this] { return engine_->Now(); };
+    canary.start = [this](GenerationRequest request, OutputSink sink) {
+      return engine_->Start(std::move(request), std::move(sink)).status();
+    };
     options_ = canary;
-    canary_ = std::make_unique<Canary>(canary, engine_.get());
+    canary_ = std::make_unique<Canary>(canary);
   }
   // The digest under `version`, which is what steps run under from now on.
   std::string DigestUnder(uint64_t version) {
@@ -153,7 +157,7 @@ TEST_F(CanaryTest, ARunUnderTwoVersionsGivesNoResult) {
 
 TEST_F(CanaryTest, WithoutPromptTokensItNeverRuns) {
   options_.prompt_tokens = 0;
-  Canary off(options_, engine_.get());
+  Canary off(options_);
   off.Look(PlacementVersion(1));
   EXPECT_FALSE(off.result().has_value());
   EXPECT_EQ(engine_->Stats().running + engine_->Stats().waiting, 0u);
