@@ -52,7 +52,7 @@ bench: packages-test
 asan tsan: packages-test
 	@cmake --preset $@
 	@cmake --build build/$@ -j $(JOBS) --target unit_tests
-	@ctest --test-dir build/$@ --output-on-failure -j $(JOBS) -L unit
+	@ctest --preset $@ -j $(JOBS)
 
 fuzz: packages-test
 	@scripts/fuzz

@@ -61,15 +61,9 @@ function(trunkline_fuzz name)
   endif()
 endfunction()
 
-# Where UCX and the sanitizers meet this environment: docs/gotchas.md says why each is there.
+# What UCX and the sanitizers need of the environment besides stands in the test presets: a list would be
+# torn apart on its way through gtest_discover_tests (docs/gotchas.md says why each is there).
 set(TRUNKLINE_TEST_ENVIRONMENT "UCX_WARN_UNUSED_ENV_VARS=n")
-if(TRUNKLINE_SANITIZE)
-  list(APPEND TRUNKLINE_TEST_ENVIRONMENT
-    "UCX_MEM_EVENTS=n" "UCX_HANDLE_ERRORS=none" "UCX_ERROR_SIGNALS="
-    "TSAN_OPTIONS=ignore_noninstrumented_modules=1:halt_on_error=1:suppressions=${CMAKE_SOURCE_DIR}/tests/tsan_suppressions.txt"
-    "UBSAN_OPTIONS=print_stacktrace=1:halt_on_error=1"
-    "ASAN_OPTIONS=detect_leaks=0")
-endif()
 
 # trunkline_proto_library(NAME a.proto ...): messages and services of one or more protos.
 function(trunkline_proto_library target)
