@@ -94,13 +94,12 @@ absl::StatusOr<RunningServer> Start(const CoordinatorOptions& options) {
   TL_RETURN_IF_ERROR(InitLogging("coordinator", "", options.log_level));
   TL_ASSIGN_OR_RETURN(std::unique_ptr<CoordinatorServer> started,
                       CoordinatorServer::Start(options));
-  const std::shared_ptr<CoordinatorServer> server = std::move(started);
-  return RunningServer{server->address(), server->metrics_address(),
-                       [raw = server.get()](absl::Duration patience) {
-                         raw->Shutdown(patience);
-                         return absl::OkStatus();
-                       },
-                       server};
+  std::string address = started->address();
+  return Running(std::move(started), std::move(address),
+                 [](CoordinatorServer* server, absl::Duration patience) {
+                   server->Shutdown(patience);
+                   return absl::OkStatus();
+                 });
 }
 
 }  // namespace
@@ -118,17 +117,10 @@ void AddCoordinatorCommand(CLI::App* program, SelectedCommand* selected) {
       "etcd://10.0.0.1:2379,10.0.0.2:2379,10.0.0.3:2379/prod");
   auto flags = std::make_shared<CoordinatorFlags>();
   AddFlags(command, flags.get());
-  command->callback([selected, flags] {
-    *selected = [flags]() -> int {
-      const absl::Status valid = Check(flags->options);
-      if (!valid.ok()) {
-        return ReportUsage("coordinator", std::string(valid.message()));
-      }
-      return Serve("coordinator", flags->serve, [flags](const ServeHooks&) {
-        return Start(flags->options);
-      });
-    };
-  });
+  SelectServing(
+      command, selected, [flags] { return Check(flags->options); },
+      &flags->serve,
+      [flags](const ServeHooks&) { return Start(flags->options); });
 }
 
 }  // namespace trunkline::cli

@@ -93,12 +93,11 @@ absl::StatusOr<RunningServer> Start(ExpertOptions options,
   options.on_refused = hooks.on_refused;
   TL_ASSIGN_OR_RETURN(std::unique_ptr<ExpertServer> started,
                       ExpertServer::Start(options));
-  const std::shared_ptr<ExpertServer> server = std::move(started);
-  return RunningServer{server->data_address(), server->metrics_address(),
-                       [raw = server.get()](absl::Duration patience) {
-                         return raw->Shutdown(patience);
-                       },
-                       server};
+  std::string address = started->data_address();
+  return Running(std::move(started), std::move(address),
+                 [](ExpertServer* server, absl::Duration patience) {
+                   return server->Shutdown(patience);
+                 });
 }
 
 }  // namespace
@@ -122,18 +121,11 @@ void AddExpertWorkerCommand(CLI::App* program, SelectedCommand* selected) {
   AddTransportFlags(command, &o->transport, &o->transport_options);
   AddMetricsAndLogFlags(command, &o->metrics_listen, &o->log_level);
   AddServeFlags(command, &flags->serve);
-  command->callback([selected, flags] {
-    *selected = [flags]() -> int {
-      const absl::Status valid = Check(flags.get());
-      if (!valid.ok()) {
-        return ReportUsage("expert-worker", std::string(valid.message()));
-      }
-      return Serve("expert-worker", flags->serve,
-                   [flags](const ServeHooks& hooks) {
-                     return Start(flags->options, hooks);
-                   });
-    };
-  });
+  SelectServing(
+      command, selected, [flags] { return Check(flags.get()); }, &flags->serve,
+      [flags](const ServeHooks& hooks) {
+        return Start(flags->options, hooks);
+      });
 }
 
 }  // namespace trunkline::cli

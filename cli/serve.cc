@@ -148,4 +148,16 @@ int Serve(const std::string& command, const ServeFlags& flags,
   EndProcess(failure.ok() ? kExitOk : ReportFailure(command, failure));
 }
 
+void SelectServing(CLI::App* command, SelectedCommand* selected,
+                   std::function<absl::Status()> check, const ServeFlags* flags,
+                   StartServer start) {
+  command->callback([=, name = command->get_name()] {
+    *selected = [=]() -> int {
+      const absl::Status valid = check();
+      if (!valid.ok()) return ReportUsage(name, std::string(valid.message()));
+      return Serve(name, *flags, start);
+    };
+  });
+}
+
 }  // namespace trunkline::cli

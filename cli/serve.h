@@ -7,10 +7,12 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <utility>
 
 #include "absl/status/status.h"
 #include "absl/status/statusor.h"
 #include "absl/time/time.h"
+#include "cli/command.h"
 
 namespace trunkline::cli {
 
@@ -38,9 +40,28 @@ struct ServeHooks {
 using StartServer =
     std::function<absl::StatusOr<RunningServer>(const ServeHooks&)>;
 
+// A started server object as the life of a process sees it. `stop`:
+// absl::Status(absl::Duration patience).
+template <class Server, class Stop>
+RunningServer Running(std::unique_ptr<Server> started, std::string address,
+                      Stop stop) {
+  const std::shared_ptr<Server> server = std::move(started);
+  return {std::move(address), server->metrics_address(),
+          [raw = server.get(), stop](absl::Duration patience) {
+            return stop(raw, patience);
+          },
+          server};
+}
+
 // Starts, serves until SIGINT or SIGTERM, stops in order. Returns the exit
 // code.
 int Serve(const std::string& command, const ServeFlags& flags,
           const StartServer& start);
+
+// Makes `command`, when it is named, check its flags (a fault is one of usage)
+// and serve. `flags` lives as long as `start`.
+void SelectServing(CLI::App* command, SelectedCommand* selected,
+                   std::function<absl::Status()> check, const ServeFlags* flags,
+                   StartServer start);
 
 }  // namespace trunkline::cli

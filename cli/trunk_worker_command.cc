@@ -121,13 +121,12 @@ absl::StatusOr<RunningServer> Start(TrunkOptions options,
   options.on_refused = hooks.on_refused;
   TL_ASSIGN_OR_RETURN(std::unique_ptr<TrunkServer> started,
                       TrunkServer::Start(options));
-  const std::shared_ptr<TrunkServer> server = std::move(started);
-  return RunningServer{server->address(), server->metrics_address(),
-                       [raw = server.get()](absl::Duration patience) {
-                         raw->Shutdown(patience);
-                         return absl::OkStatus();
-                       },
-                       server};
+  std::string address = started->address();
+  return Running(std::move(started), std::move(address),
+                 [](TrunkServer* server, absl::Duration patience) {
+                   server->Shutdown(patience);
+                   return absl::OkStatus();
+                 });
 }
 
 }  // namespace
@@ -153,18 +152,11 @@ void AddTrunkWorkerCommand(CLI::App* program, SelectedCommand* selected) {
   AddTransportFlags(command, &o->transport, &o->transport_options);
   AddMetricsAndLogFlags(command, &o->metrics_listen, &o->log_level);
   AddServeFlags(command, &flags->serve);
-  command->callback([selected, flags] {
-    *selected = [flags]() -> int {
-      const absl::Status valid = Check(flags.get());
-      if (!valid.ok()) {
-        return ReportUsage("trunk-worker", std::string(valid.message()));
-      }
-      return Serve("trunk-worker", flags->serve,
-                   [flags](const ServeHooks& hooks) {
-                     return Start(flags->options, hooks);
-                   });
-    };
-  });
+  SelectServing(
+      command, selected, [flags] { return Check(flags.get()); }, &flags->serve,
+      [flags](const ServeHooks& hooks) {
+        return Start(flags->options, hooks);
+      });
 }
 
 }  // namespace trunkline::cli

@@ -22,6 +22,7 @@
 #include "dispatch/dispatch_plan.h"
 #include "dispatch/expert_frame.h"
 #include "placement/placement_map.h"
+#include "routing/layer_record.h"
 #include "routing/route_table.h"
 
 namespace trunkline::dispatch {
@@ -61,6 +62,8 @@ struct RouteExecution {
   uint32_t receive_offset = 0;  // row of the answer
   uint32_t local_row = 0;       // among the frame's rows of its expert
 };
+// The same as the routing contracts see it; `origin` is the trunk.
+routing::PhysicalRoute PhysicalOf(WorkerId origin, const RouteExecution& e);
 
 class LayerExchange {
  public:

@@ -47,4 +47,19 @@ void LayerExchange::DescribeExecution(
   }
 }
 
+routing::PhysicalRoute PhysicalOf(WorkerId origin, const RouteExecution& e) {
+  routing::PhysicalRoute p;
+  p.origin = origin;
+  p.worker = e.worker;
+  p.attempt = e.attempt;
+  p.replica = e.replica;
+  p.send_offset = e.send_offset;
+  p.receive_offset = e.receive_offset;
+  p.local_row = e.local_row;
+  p.placement_version = e.version;
+  p.state = e.attempt > 0 ? routing::Completion::kRetried
+                          : routing::Completion::kDone;
+  return p;
+}
+
 }  // namespace trunkline::dispatch

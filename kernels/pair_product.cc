@@ -274,24 +274,7 @@ void TiledPairProduct(const uint32_t* packed, const RowTiles& tiles,
       }
     }
   }
-  const int64_t width =
-      std::min(panels * kPanel, w.n() - range.panel_begin * kPanel);
-  for (int64_t m = row_begin; m < row_end; ++m) {
-    if (m + 2 < row_end) {
-      // Nothing else hides the latency of the lines written to.
-      const float* ahead =
-          output.y + (m + 2) * output.y_stride + range.panel_begin * kPanel;
-      for (int64_t i = 0; i < width; i += kLanes) {
-        __builtin_prefetch(ahead + i, 1);
-      }
-    }
-    for (int64_t p = 0; p < panels; ++p) {
-      const int64_t n_begin = (range.panel_begin + p) * kPanel;
-      FinishRow(acc + p * acc_floats + (m - row_begin) * kPanel,
-                std::min(kPanel, w.n() - n_begin), output,
-                output.y + m * output.y_stride + n_begin);
-    }
-  }
+  FinishRange(acc, tiles, w, range, output, &FinishRow);
 }
 
 bool MachineHasBf16Dot() {

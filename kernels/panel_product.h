@@ -64,7 +64,7 @@ void DirectProduct(const RowSource& source, const PackedMatrix& w,
 void PackRowTile(const RowSource& source, int64_t k, const RowTiles& tiles,
                  int64_t tile, float* packed);
 
-// y for the rows of tiles [tile_begin, tile_end) and the panels [panel_begin,
+// The rows of tiles [tile_begin, tile_end) and the panels [panel_begin,
 // panel_end).
 struct TiledRange {
   int64_t tile_begin = 0;
@@ -72,6 +72,18 @@ struct TiledRange {
   int64_t panel_begin = 0;
   int64_t panel_end = 0;
 };
+
+// Where a class rounds one row's finished accumulators, `count` outputs of one
+// panel, into y.
+using FinishRowFn = void (*)(const float* acc, int64_t count,
+                             const ProductOutput& output, float* y);
+// The finished accumulators of a range into y. acc: for each panel of the range
+// its tiles' rows of a panel's floats.
+void FinishRange(const float* acc, const RowTiles& tiles, const PackedMatrix& w,
+                 const TiledRange& range, const ProductOutput& output,
+                 FinishRowFn finish_row);
+
+// y for a range.
 void TiledProduct(const float* packed, const RowTiles& tiles,
                   const PackedMatrix& w, const TiledRange& range,
                   const ProductOutput& output);

@@ -26,7 +26,6 @@ namespace HWY_NAMESPACE {
 constexpr size_t kTileRows = kRegisters == 32 ? 14 : 6;
 // A widened block and a tile's part of the rows stay in the first level cache.
 constexpr int64_t kInputBlock = kRegisters == 32 ? 256 : 128;
-constexpr int64_t kFloatsPerLine = 16;
 // How far ahead of its loads a lone tile fetches the weights: the latency of
 // memory times what one core computes meanwhile, with room.
 constexpr int64_t kAheadBytes = 6144;
@@ -202,25 +201,7 @@ void TiledProductOnTarget(const float* packed, const RowTiles& tiles,
                                    wide);
       break;
   }
-  // Row by row, so that a row's outputs are written side by side; lines two
-  // rows ahead are fetched for writing, since nothing else hides their latency.
-  const int64_t width =
-      std::min(panels * kPanel, w.n() - range.panel_begin * kPanel);
-  for (int64_t m = row_begin; m < row_end; ++m) {
-    if (m + 2 < row_end) {
-      const float* ahead =
-          output.y + (m + 2) * output.y_stride + range.panel_begin * kPanel;
-      for (int64_t i = 0; i < width; i += kFloatsPerLine) {
-        __builtin_prefetch(ahead + i, 1);
-      }
-    }
-    for (int64_t p = 0; p < panels; ++p) {
-      const int64_t n_begin = (range.panel_begin + p) * kPanel;
-      FinishRow(acc + p * acc_floats + (m - row_begin) * kPanel,
-                std::min(kPanel, w.n() - n_begin), output,
-                output.y + m * output.y_stride + n_begin);
-    }
-  }
+  FinishRange(acc, tiles, w, range, output, &FinishRow);
 }
 
 int64_t TileRowsMaxOnTarget() { return kTileRows; }
@@ -258,6 +239,36 @@ void PackRowTile(const RowSource& source, int64_t k, const RowTiles& tiles,
       const float* from = source.row(first + r) + begin;
       float* place = to + begin * rows + r;
       for (int64_t i = 0; i < count; ++i) place[i * rows] = from[i];
+    }
+  }
+}
+
+void FinishRange(const float* acc, const RowTiles& tiles, const PackedMatrix& w,
+                 const TiledRange& range, const ProductOutput& output,
+                 FinishRowFn finish_row) {
+  constexpr int64_t kPanel = PackedMatrix::kPanel;
+  constexpr int64_t kFloatsPerLine = 16;
+  const int64_t row_begin = tiles.begin(range.tile_begin);
+  const int64_t row_end = tiles.begin(range.tile_end);
+  const int64_t panels = range.panel_end - range.panel_begin;
+  const int64_t acc_floats = (row_end - row_begin) * kPanel;  // of one panel
+  // Row by row, so that a row's outputs are written side by side; lines two
+  // rows ahead are fetched for writing, since nothing else hides their latency.
+  const int64_t width =
+      std::min(panels * kPanel, w.n() - range.panel_begin * kPanel);
+  for (int64_t m = row_begin; m < row_end; ++m) {
+    if (m + 2 < row_end) {
+      const float* ahead =
+          output.y + (m + 2) * output.y_stride + range.panel_begin * kPanel;
+      for (int64_t i = 0; i < width; i += kFloatsPerLine) {
+        __builtin_prefetch(ahead + i, 1);
+      }
+    }
+    for (int64_t p = 0; p < panels; ++p) {
+      const int64_t n_begin = (range.panel_begin + p) * kPanel;
+      finish_row(acc + p * acc_floats + (m - row_begin) * kPanel,
+                 std::min(kPanel, w.n() - n_begin), output,
+                 output.y + m * output.y_stride + n_begin);
     }
   }
 }

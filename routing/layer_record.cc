@@ -57,6 +57,8 @@ absl::Status NameGroups(int64_t rows, LayerRecord* r) {
   return absl::OkStatus();
 }
 
+}  // namespace
+
 void FillHandoff(const RowLayout& layout, LayerRecord* r) {
   r->handoff_routes.clear();
   r->expert_local_row.clear();
@@ -75,8 +77,6 @@ void FillHandoff(const RowLayout& layout, LayerRecord* r) {
   r->represented_rows = layout.represented_rows();
   r->tail_rows = layout.tail_rows();
 }
-
-}  // namespace
 
 absl::Status FillRecord(int64_t rows, LayerRecord* r) {
   r->table.rows = rows;

@@ -110,6 +110,9 @@ struct LayerRecord {
   }
 };
 
+// The hand-off fields from a layout of the record's accepted routes.
+void FillHandoff(const RowLayout& layout, LayerRecord* record);
+
 // Routes, admits and lays out `record`'s input under its own policy, admission
 // and representation, and fills everything between them and the physical plan.
 // Reads: policy, admission, representation, group_of_token (empty: from

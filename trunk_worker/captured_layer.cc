@@ -7,26 +7,6 @@
 #include "trunk_worker/step_plan.h"
 
 namespace trunkline::trunk {
-namespace {
-
-routing::PhysicalRoute PhysicalOf(WorkerId origin,
-                                  const dispatch::RouteExecution& e) {
-  routing::PhysicalRoute p;
-  p.origin = origin;
-  p.worker = e.worker;
-  p.attempt = e.attempt;
-  p.replica = e.replica;
-  p.send_offset = e.send_offset;
-  p.receive_offset = e.receive_offset;
-  p.local_row = e.local_row;
-  p.placement_version = e.version;
-  p.state = e.attempt > 0 ? routing::Completion::kRetried
-                          : routing::Completion::kDone;
-  return p;
-}
-
-}  // namespace
-
 void StepRows::Take(const StepPlan& plan, PlacementVersion placement_version) {
   version = placement_version;
   request_of_row.clear();
@@ -103,8 +83,8 @@ absl::StatusOr<RecordedRoutes> RecordOf(CapturedLayer captured,
   TL_RETURN_IF_ERROR(DeriveHandoff(&r));
   if (captured.executed.routes.empty() || !captured.completed) return routes;
   for (uint32_t route : r.handoff_routes) {
-    r.physical.push_back(
-        PhysicalOf(captured.executed.origin, captured.executed.routes[route]));
+    r.physical.push_back(dispatch::PhysicalOf(captured.executed.origin,
+                                              captured.executed.routes[route]));
     r.placement_version =
         std::max(r.placement_version, r.physical.back().placement_version);
   }

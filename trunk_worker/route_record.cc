@@ -232,19 +232,7 @@ absl::Status DeriveHandoff(LayerRecord* r) {
   r->tied_rows = std::count(margins.begin(), margins.end(), 0.0);
   routing::RowLayout layout;
   TL_RETURN_IF_ERROR(routing::LayOutRows(t, r->representation, &layout));
-  r->expert_counts = layout.expert_rows;
-  r->prefix_offsets.assign(1, 0);
-  for (size_t e = 0; e < experts; ++e) {
-    for (uint32_t i = 0; i < layout.expert_rows[e]; ++i) {
-      r->handoff_routes.push_back(
-          layout.route_of_row[layout.expert_begin[e] + i]);
-      r->expert_local_row.push_back(i);
-    }
-    r->prefix_offsets.push_back(
-        static_cast<uint32_t>(r->handoff_routes.size()));
-  }
-  r->represented_rows = layout.represented_rows();
-  r->tail_rows = layout.tail_rows();
+  routing::FillHandoff(layout, r);
   return absl::OkStatus();
 }
 

@@ -19,19 +19,7 @@ void Describe(const LayerExchange& exchange, routing::LayerRecord* record) {
   exchange.DescribeExecution(&executions);
   record->placement_version = PlacementVersion(5);
   for (uint32_t route : record->handoff_routes) {
-    const RouteExecution& e = executions[route];
-    routing::PhysicalRoute p;
-    p.origin = WorkerId(1);
-    p.worker = e.worker;
-    p.attempt = e.attempt;
-    p.replica = e.replica;
-    p.send_offset = e.send_offset;
-    p.receive_offset = e.receive_offset;
-    p.local_row = e.local_row;
-    p.placement_version = e.version;
-    p.state = e.attempt > 0 ? routing::Completion::kRetried
-                            : routing::Completion::kDone;
-    record->physical.push_back(p);
+    record->physical.push_back(PhysicalOf(WorkerId(1), executions[route]));
   }
 }
 

@@ -27,18 +27,6 @@ PackedMatrix PairMatrix(Source& source, ThreadPool& pool, int64_t n, int64_t k,
                       Numerics::kBf16Dot);
 }
 
-MatMulArgs Args(const Rows& x, const PackedMatrix& w, Rows& y, Activation out) {
-  MatMulArgs args;
-  args.x = x.data();
-  args.x_stride = x.stride();
-  args.rows = y.rows();
-  args.w = &w;
-  args.y = y.data();
-  args.y_stride = y.stride();
-  args.out = out;
-  return args;
-}
-
 // Lanes of one kind of operands through the instruction and the definition.
 class Lanes {
  public:
@@ -156,8 +144,8 @@ TEST_F(Bf16Dot, ProductsEqualTheReferenceBitForBit) {
       const Rows x = source.FilledRows(rows, k, k + source.Between(0, 5), out);
       Rows y(rows, n, n + source.Between(0, 5));
       Rows expected = y;
-      MatMul({&pool}, Args(x, w, y, out));
-      reference::MatMul(Args(x, w, expected, out));
+      MatMul({&pool}, ProductArgs(x, w, y, out));
+      reference::MatMul(ProductArgs(x, w, expected, out));
       ASSERT_TRUE(SameBits(y, expected))
           << rows << " rows, n " << n << ", k " << k;
     }
@@ -172,8 +160,8 @@ TEST_F(Bf16Dot, LargeProductsEqualTheReferenceBitForBit) {
   const Rows x = source.FilledRows(411, 601, 603, Activation::kBf16);
   Rows y(411, 333, 340);
   Rows expected = y;
-  MatMul({&pool}, Args(x, w, y, Activation::kBf16));
-  reference::MatMul(Args(x, w, expected, Activation::kBf16));
+  MatMul({&pool}, ProductArgs(x, w, y, Activation::kBf16));
+  reference::MatMul(ProductArgs(x, w, expected, Activation::kBf16));
   EXPECT_TRUE(SameBits(y, expected));
 }
 
@@ -190,8 +178,8 @@ TEST_F(Bf16Dot, TinyValuesEqualTheReferenceBitForBit) {
       x.at(rows - 1, 6) = 0x1.fffffep-127f;
       Rows y(rows, 70, 70);
       Rows expected = y;
-      MatMul({&pool}, Args(x, w, y, Activation::kF32));
-      reference::MatMul(Args(x, w, expected, Activation::kF32));
+      MatMul({&pool}, ProductArgs(x, w, y, Activation::kF32));
+      reference::MatMul(ProductArgs(x, w, expected, Activation::kF32));
       ASSERT_TRUE(SameBits(y, expected)) << rows << " rows, scale " << scale;
     }
   }
@@ -207,8 +195,8 @@ TEST_F(Bf16Dot, KeepsInfinitiesAndNaNs) {
     x.at(rows - 1, 20) = std::numeric_limits<float>::quiet_NaN();
     Rows y(rows, 40, 40);
     Rows expected = y;
-    MatMul({&pool}, Args(x, w, y, Activation::kBf16));
-    reference::MatMul(Args(x, w, expected, Activation::kBf16));
+    MatMul({&pool}, ProductArgs(x, w, y, Activation::kBf16));
+    reference::MatMul(ProductArgs(x, w, expected, Activation::kBf16));
     EXPECT_TRUE(SameBits(y, expected)) << rows << " rows";
   }
 }
@@ -220,7 +208,7 @@ TEST_F(Bf16Dot, EmptyInnerDimensionGivesZero) {
   for (const int64_t rows : {1, 20}) {
     const Rows x(rows, 0, 1);
     Rows y(rows, 5, 5);
-    MatMul({&pool}, Args(x, w, y, Activation::kF32));
+    MatMul({&pool}, ProductArgs(x, w, y, Activation::kF32));
     EXPECT_EQ(y.at(rows - 1, 4), 0.0f);
   }
 }
@@ -232,11 +220,11 @@ TEST_F(Bf16Dot, ARowsBitsDoNotDependOnItsBatch) {
   const PackedMatrix w = PairMatrix(source, pool, 100, 391);
   const Rows x = source.FilledRows(64, 391, 391, Activation::kBf16);
   Rows together(64, 100, 100);
-  MatMul({&pool}, Args(x, w, together, Activation::kBf16));
+  MatMul({&pool}, ProductArgs(x, w, together, Activation::kBf16));
   for (const int64_t batch : {1, 2, 3, 6, 7, 14, 15, 17, 29}) {
     Rows parts(64, 100, 100);
     for (int64_t begin = 0; begin < 64; begin += batch) {
-      MatMulArgs args = Args(x, w, parts, Activation::kBf16);
+      MatMulArgs args = ProductArgs(x, w, parts, Activation::kBf16);
       args.x += begin * x.stride();
       args.y += begin * parts.stride();
       args.rows = std::min<int64_t>(batch, 64 - begin);
@@ -253,35 +241,12 @@ TEST_F(Bf16Dot, GroupedMlpEqualsTheReference) {
   MlpScratch scratch;
   for (int round = 0; round < 12; ++round) {
     ThreadPool& pool = PoolOf(static_cast<int>(source.Between(1, 3)));
-    const int64_t width = source.Between(1, 90);
-    std::vector<MlpWeights> weights(5);
-    std::vector<MlpGroup> groups;
-    int64_t rows = 0;
-    for (MlpWeights& w : weights) {
-      const int64_t inner = source.Between(1, 120);
-      w.up = PairMatrix(source, pool, inner, width);
-      w.down = PairMatrix(source, pool, width, inner);
-      const int64_t count = source.Between(0, 2) == 0 ? source.Between(9, 40)
-                                                      : source.Between(0, 8);
-      groups.push_back({&w, rows, count});
-      rows += count;
-    }
-    const Rows x = source.FilledRows(13, width, width + 3, Activation::kBf16);
-    std::vector<uint32_t> index(static_cast<size_t>(rows));
-    for (uint32_t& i : index) i = static_cast<uint32_t>(source.Between(0, 12));
-    Rows y(rows, width, width + 1);
+    const RandomGroups groups(source, pool, DType::kBF16, Activation::kBf16,
+                              Numerics::kBf16Dot);
+    Rows y = groups.Output();
     Rows expected = y;
-    GroupedMlpArgs args;
-    args.x = x.data();
-    args.x_stride = x.stride();
-    args.row_index = index.data();
-    args.groups = groups;
-    args.y_stride = y.stride();
-    args.out = Activation::kBf16;
-    args.y = expected.data();
-    reference::GroupedMlp(args);
-    args.y = y.data();
-    GroupedMlp({&pool}, args, &scratch);
+    reference::GroupedMlp(groups.Args(expected, Activation::kBf16));
+    GroupedMlp({&pool}, groups.Args(y, Activation::kBf16), &scratch);
     ASSERT_TRUE(SameBits(y, expected)) << "round " << round;
   }
 }

@@ -17,6 +17,8 @@
 #include "common/tensor_view.h"
 #include "common/thread_pool.h"
 #include "kernels/kernel_context.h"
+#include "kernels/matmul.h"
+#include "kernels/mlp.h"
 #include "kernels/packed_matrix.h"
 
 namespace trunkline::kernels {
@@ -152,6 +154,62 @@ inline PackedMatrix RandomMatrix(Source& source, ThreadPool& pool, int64_t n,
   EXPECT_TRUE(packed.ok()) << packed.status();
   return *std::move(packed);
 }
+
+inline MatMulArgs ProductArgs(const Rows& x, const PackedMatrix& w, Rows& y,
+                              Activation out) {
+  MatMulArgs args;
+  args.x = x.data();
+  args.x_stride = x.stride();
+  args.rows = y.rows();
+  args.w = &w;
+  args.y = y.data();
+  args.y_stride = y.stride();
+  args.out = out;
+  return args;
+}
+
+// Five experts of random sizes with none, a few or many rows each, gathered by
+// index from 13 of x.
+struct RandomGroups {
+  RandomGroups(Source& source, ThreadPool& pool, DType dtype, Activation out,
+               Numerics numerics = Numerics::kPortable)
+      : width(source.Between(1, 90)), weights(5) {
+    for (MlpWeights& w : weights) {
+      const int64_t inner = source.Between(1, 120);
+      w.up = RandomMatrix(source, pool, inner, width, dtype, 0.25f, numerics);
+      w.down = RandomMatrix(source, pool, width, inner, dtype, 0.25f, numerics);
+      const int64_t count = source.Between(0, 2) == 0 ? source.Between(9, 40)
+                                                      : source.Between(0, 8);
+      groups.push_back({&w, rows, count});
+      rows += count;
+    }
+    x.push_back(source.FilledRows(13, width, width + 3, out));
+    index.resize(static_cast<size_t>(rows));
+    for (uint32_t& i : index) i = static_cast<uint32_t>(source.Between(0, 12));
+  }
+  // The groups point into the weights.
+  RandomGroups(const RandomGroups&) = delete;
+
+  Rows Output() const { return Rows(rows, width, width + 1); }
+  GroupedMlpArgs Args(Rows& y, Activation out) const {
+    GroupedMlpArgs args;
+    args.x = x.front().data();
+    args.x_stride = x.front().stride();
+    args.row_index = index.data();
+    args.groups = groups;
+    args.y = y.data();
+    args.y_stride = y.stride();
+    args.out = out;
+    return args;
+  }
+
+  int64_t width;
+  std::vector<MlpWeights> weights;
+  std::vector<MlpGroup> groups;
+  int64_t rows = 0;
+  std::vector<Rows> x;  // one
+  std::vector<uint32_t> index;
+};
 
 // A test body's threads: 1, 2 and 3.
 inline ThreadPool& PoolOf(int threads) {

@@ -8,18 +8,6 @@ namespace {
 
 class MatMulTest : public OnEveryTarget {};
 
-MatMulArgs Args(const Rows& x, const PackedMatrix& w, Rows& y, Activation out) {
-  MatMulArgs args;
-  args.x = x.data();
-  args.x_stride = x.stride();
-  args.rows = y.rows();
-  args.w = &w;
-  args.y = y.data();
-  args.y_stride = y.stride();
-  args.out = out;
-  return args;
-}
-
 // Every number of rows on both sides of the direct path's limit and of a row
 // tile's, with sizes that fill no panel and no block.
 TEST_P(MatMulTest, EqualsTheReferenceBitForBit) {
@@ -37,8 +25,8 @@ TEST_P(MatMulTest, EqualsTheReferenceBitForBit) {
       Rows y(rows, n, n + source.Between(0, 5));
       Rows expected = y;
       KernelContext context{&pool};
-      MatMul(context, Args(x, w, y, out));
-      reference::MatMul(Args(x, w, expected, out));
+      MatMul(context, ProductArgs(x, w, y, out));
+      reference::MatMul(ProductArgs(x, w, expected, out));
       ASSERT_TRUE(SameBits(y, expected)) << rows << " rows, n " << n << ", k "
                                          << k << ", " << DTypeName(dtype);
     }
@@ -56,8 +44,8 @@ TEST_P(MatMulTest, LargeProductsEqualTheReferenceBitForBit) {
       Rows y(rows, 333, 340);
       Rows expected = y;
       KernelContext context{&pool};
-      MatMul(context, Args(x, w, y, Activation::kBf16));
-      reference::MatMul(Args(x, w, expected, Activation::kBf16));
+      MatMul(context, ProductArgs(x, w, y, Activation::kBf16));
+      reference::MatMul(ProductArgs(x, w, expected, Activation::kBf16));
       EXPECT_TRUE(SameBits(y, expected)) << DTypeName(dtype) << ", " << rows;
     }
   }
@@ -74,7 +62,7 @@ TEST_P(MatMulTest, RowIndexGathersRows) {
     Rows y(rows, 70, 70);
     Rows expected = y;
     KernelContext context{&pool};
-    MatMulArgs args = Args(x, w, y, Activation::kF32);
+    MatMulArgs args = ProductArgs(x, w, y, Activation::kF32);
     args.row_index = index.data();
     MatMul(context, args);
     args.y = expected.data();
@@ -91,11 +79,11 @@ TEST_P(MatMulTest, ARowsBitsDoNotDependOnItsBatch) {
   const Rows x = source.FilledRows(64, 390, 390, Activation::kBf16);
   Rows together(64, 100, 100);
   KernelContext context{&pool};
-  MatMul(context, Args(x, w, together, Activation::kBf16));
+  MatMul(context, ProductArgs(x, w, together, Activation::kBf16));
   for (int64_t batch : {1, 2, 3, 7, 13, 17}) {
     Rows parts(64, 100, 100);
     for (int64_t begin = 0; begin < 64; begin += batch) {
-      MatMulArgs args = Args(x, w, parts, Activation::kBf16);
+      MatMulArgs args = ProductArgs(x, w, parts, Activation::kBf16);
       args.x += begin * x.stride();
       args.y += begin * parts.stride();
       args.rows = std::min<int64_t>(batch, 64 - begin);
@@ -117,8 +105,8 @@ TEST_P(MatMulTest, KeepsInfinitiesAndNaNs) {
     Rows y(rows, 40, 40);
     Rows expected = y;
     KernelContext context{&pool};
-    MatMul(context, Args(x, w, y, Activation::kBf16));
-    reference::MatMul(Args(x, w, expected, Activation::kBf16));
+    MatMul(context, ProductArgs(x, w, y, Activation::kBf16));
+    reference::MatMul(ProductArgs(x, w, expected, Activation::kBf16));
     EXPECT_TRUE(SameBits(y, expected));
   }
 }
@@ -131,7 +119,7 @@ TEST_P(MatMulTest, EmptyInnerDimensionGivesZero) {
     const Rows x(rows, 0, 1);
     Rows y(rows, 5, 5);
     KernelContext context{&pool};
-    MatMul(context, Args(x, w, y, Activation::kF32));
+    MatMul(context, ProductArgs(x, w, y, Activation::kF32));
     EXPECT_EQ(y.at(rows - 1, 4), 0.0f);
   }
 }

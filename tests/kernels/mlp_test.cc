@@ -16,36 +16,12 @@ TEST_P(GroupedMlpTest, EqualsTheReference) {
     const Activation out =
         round % 2 == 0 ? Activation::kBf16 : Activation::kF32;
     const DType dtype = round % 3 == 0 ? DType::kF32 : DType::kBF16;
-    const int64_t width = source.Between(1, 90);
-    std::vector<MlpWeights> weights(5);
-    std::vector<MlpGroup> groups;
-    int64_t rows = 0;
-    for (MlpWeights& w : weights) {
-      const int64_t inner = source.Between(1, 120);
-      w.up = RandomMatrix(source, pool, inner, width, dtype);
-      w.down = RandomMatrix(source, pool, width, inner, dtype);
-      const int64_t count = source.Between(0, 2) == 0 ? source.Between(9, 40)
-                                                      : source.Between(0, 8);
-      groups.push_back({&w, rows, count});
-      rows += count;
-    }
-    const Rows x = source.FilledRows(13, width, width + 3, out);
-    std::vector<uint32_t> index(static_cast<size_t>(rows));
-    for (uint32_t& i : index) i = static_cast<uint32_t>(source.Between(0, 12));
-    Rows y(rows, width, width + 1);
+    const RandomGroups groups(source, pool, dtype, out);
+    Rows y = groups.Output();
     Rows expected = y;
-    GroupedMlpArgs args;
-    args.x = x.data();
-    args.x_stride = x.stride();
-    args.row_index = index.data();
-    args.groups = groups;
-    args.y_stride = y.stride();
-    args.out = out;
-    args.y = expected.data();
-    reference::GroupedMlp(args);
-    args.y = y.data();
+    reference::GroupedMlp(groups.Args(expected, out));
     KernelContext context{&pool};
-    GroupedMlp(context, args, &scratch);
+    GroupedMlp(context, groups.Args(y, out), &scratch);
     ASSERT_TRUE(SameBits(y, expected)) << "round " << round;
   }
 }
