@@ -371,9 +371,22 @@ std::string SimCluster::WhyNotSettled() const {
   if (!view.active.valid()) return "no version is active: " + view.waiting_for;
   if (!view.waiting_for.empty()) return view.waiting_for;
   if (view.placements.size() != 1) {
-    return absl::StrCat(view.placements.size(), " versions live, among them ",
-                        view.placements.front().map.version.value, " ",
-                        Name(view.placements.front().state));
+    std::string why =
+        absl::StrCat(view.placements.size(), " versions live, among them ",
+                     view.placements.front().map.version.value, " ",
+                     Name(view.placements.front().state), " at view ",
+                     view.epoch, ".", view.revision);
+    for (const auto& [id, member] :
+         now->durable()->core().membership().members()) {
+      if (!member.is(control::Role::kTrunk)) continue;
+      absl::StrAppend(
+          &why, ", '", member.name(), "' ", member.alive() ? "at" : "gone at",
+          " view ", member.followed_epoch, ".", member.followed_revision,
+          member.oldest_in_flight.valid()
+              ? absl::StrCat(" in version ", member.oldest_in_flight.value)
+              : "");
+    }
+    return why;
   }
   return "";
 }

@@ -227,13 +227,18 @@ void SimControlClient::Watch() {
   stream_ = stream;
   stream_delivered_ = false;
   const Place to = target();
-  const auto terms = std::make_shared<uint64_t>(0);
+  // Of the process that answers: by the time its answer is read, another one
+  // may run there.
+  struct Peer {
+    uint64_t life = 0, terms = 0;
+  };
+  const auto peer = std::make_shared<Peer>();
   plane_->Call(
       place_, to, kRegisterTimeout, alive_,
       // The coordinator may be paused, and this client gone when it resumes.
-      [this, stream, terms, alive = alive_, place = place_,
+      [this, stream, peer, to, plane = plane_, alive = alive_, place = place_,
        identity = *identity_](SimCoordinator& c) {
-        *terms = c.terms();
+        *peer = {.life = plane->life(to), .terms = c.terms()};
         return c.OpenWatch(
             identity.worker, identity.incarnation, identity.cluster_id, place,
             stream, [this, stream, alive](const control::ClusterView& view) {
@@ -241,16 +246,16 @@ void SimControlClient::Watch() {
               Run([this, stream, view] { OnStreamView(stream, view); });
             });
       },
-      [this, stream, to, terms](const absl::Status& status) {
-        Run([this, stream, to, terms, status] {
+      [this, stream, to, peer](const absl::Status& status) {
+        Run([this, stream, to, peer, status] {
           if (stream != stream_) return;
           if (!status.ok()) {
             OnStreamEnd(stream);
             return;
           }
           stream_place_ = to;
-          stream_life_ = plane_->life(to);
-          stream_terms_ = *terms;
+          stream_life_ = peer->life;
+          stream_terms_ = peer->terms;
           LookAtStream(stream, absl::InfiniteFuture());
         });
       });
