@@ -1,71 +1,108 @@
 #include "sim/admin_history.h"
 
 #include <algorithm>
+#include <map>
 #include <set>
 #include <utility>
 
 #include "absl/strings/str_cat.h"
+#include "common/check.h"
 
 namespace trunkline::sim {
 namespace {
 
 constexpr size_t kWindowMost = 63;
 
-// Depth-first over the sets of operations that have taken effect. `open` ops
-// (never told) may take effect at any time after they were asked, or never.
+// Which operations have taken effect, bit by bit, and the register's value.
+using State = std::pair<uint64_t, uint64_t>;
+
+// Depth-first over the sets of operations that have taken effect. Ops that were
+// never told may take effect at any time after they were asked, or never.
 class Search {
  public:
-  Search(const std::vector<RegisterOp>& ops, std::set<uint64_t> initial)
-      : ops_(ops), initial_(std::move(initial)) {}
+  explicit Search(const std::vector<RegisterOp>& ops) : ops_(ops) {
+    TL_CHECK_LE(ops.size(), kWindowMost);
+  }
 
-  // The values that the register may have when every told op has taken effect;
-  // empty: no order explains the answers.
-  std::set<uint64_t> FinalValues() {
-    for (const uint64_t value : initial_) Visit(0, value);
+  // The states that may be when every told op has taken effect; empty: no order
+  // explains the answers.
+  std::set<State> Finals(const std::set<State>& initial) {
+    for (const auto& [done, value] : initial) Visit(done, value);
     return finals_;
   }
 
  private:
-  void Visit(uint64_t done, uint64_t value) {
-    if (!seen_.insert({done, value}).second) return;
-    bool all_told = true;
-    absl::Time first_told = absl::InfiniteFuture();
-    for (size_t i = 0; i < ops_.size(); ++i) {
-      if ((done >> i & 1) != 0) continue;
-      if (ops_[i].told != absl::InfiniteFuture()) all_told = false;
-      first_told = std::min(first_told, ops_[i].told);
-    }
-    if (all_told) finals_.insert(value);
-    for (size_t i = 0; i < ops_.size(); ++i) {
-      // The next to take effect was asked before anybody outstanding was told.
-      if ((done >> i & 1) != 0 || ops_[i].asked > first_told) continue;
-      const RegisterOp& op = ops_[i];
-      if (!op.is_write && op.value != value) continue;
-      if (op.told == absl::InfiniteFuture() && !WorthTrying(i, done, value))
-        continue;
-      Visit(done | uint64_t{1} << i, op.is_write ? op.value : value);
-    }
+  bool Done(uint64_t done, size_t i) const { return (done >> i & 1) != 0; }
+
+  // When the first of the outstanding is told; one that was asked for later can
+  // not take effect before it.
+  absl::Time FirstTold(uint64_t done) const {
+    absl::Time first = absl::InfiniteFuture();
+    for (size_t i = 0; i < ops_.size(); ++i)
+      if (!Done(done, i)) first = std::min(first, ops_[i].told);
+    return first;
   }
 
-  // A write that nobody was told of may be left out. Of several that write the
-  // same, the one that was asked for first will do; and one that changes
-  // nothing is worth nothing.
-  bool WorthTrying(size_t which, uint64_t done, uint64_t value) const {
-    if (ops_[which].value == value) return false;
-    for (size_t i = 0; i < which; ++i) {
-      if ((done >> i & 1) == 0 && ops_[i].is_write &&
-          ops_[i].told == absl::InfiniteFuture() &&
-          ops_[i].value == ops_[which].value)
-        return false;
+  // A read that may come next and saw this value comes now: later it would
+  // serve nobody better.
+  uint64_t WithReads(uint64_t done, uint64_t value) const {
+    for (bool more = true; more;) {
+      more = false;
+      const absl::Time first_told = FirstTold(done);
+      for (size_t i = 0; i < ops_.size(); ++i) {
+        const RegisterOp& op = ops_[i];
+        if (Done(done, i) || op.is_write || op.value != value ||
+            op.asked > first_told)
+          continue;
+        done |= uint64_t{1} << i;
+        more = true;
+      }
     }
-    return true;
+    return done;
+  }
+
+  void Visit(uint64_t done_before, uint64_t value) {
+    const uint64_t done = WithReads(done_before, value);
+    if (!seen_.insert({done, value}).second) return;
+    const absl::Time first_told = FirstTold(done);
+    if (first_told == absl::InfiniteFuture()) finals_.insert({done, value});
+    // Of the writes of one value that may come next, the one that was told
+    // first comes first: where another stands in an order, the two may change
+    // places. So the orders grow with the number of values, not of writes.
+    std::map<uint64_t, size_t> next;
+    for (size_t i = 0; i < ops_.size(); ++i) {
+      const RegisterOp& op = ops_[i];
+      if (Done(done, i) || !op.is_write || op.asked > first_told) continue;
+      const auto [at, first] = next.emplace(op.value, i);
+      if (!first && op.told < ops_[at->second].told) at->second = i;
+    }
+    for (const auto& [written, i] : next) {
+      // Nobody was told of it, and it changes nothing: it may be left out.
+      if (ops_[i].told == absl::InfiniteFuture() && written == value) continue;
+      Visit(done | uint64_t{1} << i, written);
+    }
   }
 
   const std::vector<RegisterOp>& ops_;
-  const std::set<uint64_t> initial_;
-  std::set<std::pair<uint64_t, uint64_t>> seen_;
-  std::set<uint64_t> finals_;
+  std::set<State> seen_;
+  std::set<State> finals_;
 };
+
+// The states once the window holds only what was never told.
+std::set<State> WithoutTold(const std::vector<RegisterOp>& window,
+                            const std::set<State>& states) {
+  std::set<State> rest;
+  for (const auto& [done, value] : states) {
+    uint64_t kept = 0;
+    size_t place = 0;
+    for (size_t i = 0; i < window.size(); ++i) {
+      if (window[i].told != absl::InfiniteFuture()) continue;
+      kept |= (done >> i & 1) << place++;
+    }
+    rest.insert({kept, value});
+  }
+  return rest;
+}
 
 }  // namespace
 
@@ -75,11 +112,11 @@ std::string ExplainRegister(std::vector<RegisterOp> ops, uint64_t initial) {
   });
   std::sort(ops.begin(), ops.end(),
             [](const auto& a, const auto& b) { return a.asked < b.asked; });
-  std::set<uint64_t> values = {initial};
+  std::set<State> states = {{0, initial}};
   std::vector<RegisterOp> window;
   const auto solve = [&] {
-    values = Search(window, values).FinalValues();
-    // What was never told may take effect in a later window too.
+    states = WithoutTold(window, Search(window).Finals(states));
+    // What was never told may take effect in a later window, if it has not yet.
     std::erase_if(window, [](const RegisterOp& op) {
       return op.told != absl::InfiniteFuture();
     });
@@ -89,7 +126,7 @@ std::string ExplainRegister(std::vector<RegisterOp> ops, uint64_t initial) {
     const bool quiet = op.asked > last_told;
     if (quiet || window.size() >= kWindowMost) {
       solve();
-      if (values.empty()) {
+      if (states.empty()) {
         return absl::StrCat("no order explains the answers before ",
                             absl::FormatDuration(op.asked - absl::UnixEpoch()));
       }
@@ -99,7 +136,7 @@ std::string ExplainRegister(std::vector<RegisterOp> ops, uint64_t initial) {
       last_told = std::max(last_told, op.told);
   }
   solve();
-  return values.empty() ? "no order explains the last answers" : "";
+  return states.empty() ? "no order explains the last answers" : "";
 }
 
 size_t AdminHistory::BeginWrite(const std::string& name, uint64_t value,

@@ -91,7 +91,8 @@ TEST(ExplainRegister, AgreesWithEveryOrderTriedOut) {
   for (uint64_t seed = 0; seed < 3000; ++seed) {
     RandomStream random(seed);
     std::vector<RegisterOp> ops;
-    for (uint64_t i = 0; i < 2 + random.NextBelow(4); ++i) {
+    const uint64_t count = 2 + random.NextBelow(6);
+    for (uint64_t i = 0; i < count; ++i) {
       const auto asked = static_cast<int64_t>(random.NextBelow(20));
       // Distinct ends: ties between a told and an asked have no order.
       const int64_t told =
@@ -109,6 +110,25 @@ TEST(ExplainRegister, AgreesWithEveryOrderTriedOut) {
   }
   EXPECT_GT(explained, 300);
   EXPECT_GT(not_explained, 300);
+}
+
+// A store that is away for seconds leaves dozens of operations outstanding at
+// once; the number of their orders must not matter.
+TEST(ExplainRegister, ManyOutstandingOperationsAreExplained) {
+  RandomStream random(5);
+  std::vector<RegisterOp> ops;
+  for (int64_t i = 0; i < 60; ++i) {
+    const uint64_t value = random.NextBelow(3);
+    if (i % 3 == 0) {
+      ops.push_back(Read(value, i, 200 + i));
+    } else {
+      ops.push_back(Write(value, i, i % 5 == 0 ? -1 : 300 - i));
+    }
+  }
+  EXPECT_EQ(ExplainRegister(ops, 0), "");
+  // Nobody writes 7.
+  ops.push_back(Read(7, 60, 400));
+  EXPECT_NE(ExplainRegister(ops, 0), "");
 }
 
 TEST(AdminHistory, VersionsGrowInTheOrderTheyWereGiven) {
