@@ -49,9 +49,12 @@ void ExpertDataPath::Retire(PlacementVersion version) {
       shards_.empty() ? 0 : static_cast<double>(shards_.rbegin()->first.value));
 }
 
-void ExpertDataPath::Turn(absl::Duration max_wait) {
+void ExpertDataPath::Poll(absl::Duration max_wait) {
   events_.clear();
   transport_->Poll(core_.idle() ? max_wait : absl::ZeroDuration(), &events_);
+}
+
+void ExpertDataPath::Work() {
   for (transport::Event& event : events_) Handle(std::move(event));
   if (const std::optional<Batch> batch = core_.NextBatch()) RunBatch(*batch);
 }

@@ -59,7 +59,14 @@ class ExpertDataPath {
 
   // Takes what the transport has, waiting up to max_wait for it when no frame
   // waits here; then runs at most one batch.
-  void Turn(absl::Duration max_wait);
+  void Turn(absl::Duration max_wait) {
+    Poll(max_wait);
+    Work();
+  }
+  // The two halves of a turn. Who is told of a change by another thread looks
+  // between them: a frame that was taken now may have been sent because of it.
+  void Poll(absl::Duration max_wait);
+  void Work();
 
   // No frame waits to be computed.
   bool idle() const { return core_.idle(); }

@@ -86,7 +86,10 @@ void ExpertEngine::Loop() {
       std::lock_guard<std::mutex> lock(mutex_);
       if (stop_) return;
     }
-    path_.Turn(kIdleWait);
+    path_.Poll(kIdleWait);
+    // What was posted before a frame was sent is done before it is looked at.
+    RunCommands();
+    path_.Work();
     PublishState();
   }
 }
