@@ -175,7 +175,7 @@ grpc::Status AdminService::Export(grpc::ServerContext*,
     document = ExportDocument(core, FromWire(request->version()));
   });
   if (!status.ok()) return Answer("Export", status);
-  if (document.ok()) response->set_document(*std::move(document));
+  if (document.ok()) response->set_document(std::move(*document));
   return Answer("Export", document.status());
 }
 

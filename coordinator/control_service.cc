@@ -92,7 +92,7 @@ grpc::ServerUnaryReactor* ControlService::GetCluster(
     const wire::GetClusterRequest* /*request*/, wire::ClusterView* response) {
   absl::StatusOr<wire::ClusterView> view = host_->View();
   metrics_->OnRequest("GetCluster", view.status());
-  if (view.ok()) *response = *std::move(view);
+  if (view.ok()) *response = std::move(*view);
   return Finish(context, view.status());
 }
 

@@ -180,7 +180,6 @@ absl::StatusOr<ShardFrame> DecodeShardFrame(std::span<const std::byte> bytes) {
   header.part = static_cast<ShardPart>(part);
   header.first_row = Load<uint32_t>(bytes, kAtFirstRow);
   header.row_count = Load<uint32_t>(bytes, kAtRowCount);
-  const std::span<const std::byte> payload = bytes.subspan(kShardHeaderBytes);
   absl::Status status = ReadKind(bytes, &frame);
   if (status.ok()) status = CheckRest(header, bytes);
   if (!status.ok()) return status;
