@@ -95,6 +95,18 @@ void ReportRate(benchmark::State& state, const char* bound,
       per_iteration / limit, benchmark::Counter::kIsIterationInvariantRate);
 }
 
+// `work` per run against the limit. One run goes before the clock starts, so
+// that no first touch of memory is in the figure; the limit is measured on both
+// sides of the runs, since machines drift.
+template <class Limit, class Run>
+void MeasureAgainst(benchmark::State& state, const char* bound, double work,
+                    const Limit& limit, const Run& run) {
+  run();
+  const double before = limit();
+  for (auto _ : state) run();
+  ReportRate(state, bound, work, (before + limit()) / 2);
+}
+
 // What the class can do at most in registers.
 double ArithmeticPeak(Numerics numerics, int repeats) {
   return numerics == Numerics::kBf16Dot ? Bf16DotPeak(*g_pool, repeats)
@@ -127,20 +139,20 @@ void MatMulOfClass(benchmark::State& state, Numerics numerics) {
   args.y = y.data();
   args.y_stride = n;
   args.out = Activation::kBf16;
-  const double limit = memory_bound ? ReadBandwidth(*g_pool, ranges, 3)
-                                    : ArithmeticPeak(numerics, 5);
   size_t next = 0;
-  for (auto _ : state) {
-    args.w = &matrices[next++ % matrices.size()];
-    kernels::MatMul(Context(), args);
-    benchmark::DoNotOptimize(y.data());
-  }
-  if (memory_bound) {
-    ReportRate(state, "memory", static_cast<double>(ranges[0].size()), limit);
-  } else {
-    ReportRate(state, ArithmeticName(numerics),
-               2.0 * static_cast<double>(rows * n * k), limit);
-  }
+  MeasureAgainst(
+      state, memory_bound ? "memory" : ArithmeticName(numerics),
+      memory_bound ? static_cast<double>(ranges[0].size())
+                   : 2.0 * static_cast<double>(rows * n * k),
+      [&] {
+        return memory_bound ? ReadBandwidth(*g_pool, ranges, 3)
+                            : ArithmeticPeak(numerics, 5);
+      },
+      [&] {
+        args.w = &matrices[next++ % matrices.size()];
+        kernels::MatMul(Context(), args);
+        benchmark::DoNotOptimize(y.data());
+      });
 }
 
 void MatMulBf16(benchmark::State& state) {
@@ -243,20 +255,19 @@ void GroupedExpertsOfClass(benchmark::State& state, Numerics numerics) {
   args.out = Activation::kBf16;
   kernels::MlpScratch scratch;
   const bool memory_bound = rows <= 32;
-  const double limit = memory_bound ? ReadBandwidth(*g_pool, ranges, 3)
-                                    : ArithmeticPeak(numerics, 5);
-  for (auto _ : state) {
-    kernels::GroupedMlp(Context(), args, &scratch);
-    benchmark::DoNotOptimize(y.data());
-  }
   state.counters["experts"] = static_cast<double>(groups.size());
-  if (memory_bound) {
-    ReportRate(state, "memory", bytes, limit);
-  } else {
-    ReportRate(state, ArithmeticName(numerics),
-               4.0 * static_cast<double>(index.size() * kWidth * kInner),
-               limit);
-  }
+  MeasureAgainst(
+      state, memory_bound ? "memory" : ArithmeticName(numerics),
+      memory_bound ? bytes
+                   : 4.0 * static_cast<double>(index.size() * kWidth * kInner),
+      [&] {
+        return memory_bound ? ReadBandwidth(*g_pool, ranges, 3)
+                            : ArithmeticPeak(numerics, 5);
+      },
+      [&] {
+        kernels::GroupedMlp(Context(), args, &scratch);
+        benchmark::DoNotOptimize(y.data());
+      });
 }
 
 void GroupedExperts(benchmark::State& state) {
@@ -300,22 +311,22 @@ void Scan(benchmark::State& state) {
   AlignedBuffer states(static_cast<size_t>(copies * state_bytes));
   std::memset(states.data(), 0, states.size());
   const std::span<const std::byte> range = states.bytes();
-  const double limit = memory_bound ? ReadBandwidth(*g_pool, {&range, 1}, 3)
-                                    : FmaPeak(*g_pool, 5);
   int64_t next = 0;
-  for (auto _ : state) {
-    const kernels::StateSegment segment{
-        0, rows, states.data() + next++ % copies * state_bytes};
-    args.segments = {&segment, 1};
-    kernels::SelectiveScan(Context(), args);
-    benchmark::DoNotOptimize(y.data());
-  }
-  if (memory_bound) {
-    ReportRate(state, "memory", 2.0 * static_cast<double>(state_bytes), limit);
-  } else {
-    ReportRate(state, "fma", 5.0 * static_cast<double>(rows * state_bytes / 4),
-               limit);
-  }
+  MeasureAgainst(
+      state, memory_bound ? "memory" : "fma",
+      memory_bound ? 2.0 * static_cast<double>(state_bytes)
+                   : 5.0 * static_cast<double>(rows * state_bytes / 4),
+      [&] {
+        return memory_bound ? ReadBandwidth(*g_pool, {&range, 1}, 3)
+                            : FmaPeak(*g_pool, 5);
+      },
+      [&] {
+        const kernels::StateSegment segment{
+            0, rows, states.data() + next++ % copies * state_bytes};
+        args.segments = {&segment, 1};
+        kernels::SelectiveScan(Context(), args);
+        benchmark::DoNotOptimize(y.data());
+      });
 }
 
 // One decode row of one attention layer at the Nano shape over a long context:
@@ -346,12 +357,15 @@ void AttentionDecode(benchmark::State& state) {
   const kernels::AttentionSegment segment{0, 1, context - 1, pointers};
   args.segments = {&segment, 1};
   const std::span<const std::byte> range = cache.bytes();
-  const double limit = ReadBandwidth(*g_pool, {&range, 1}, 5);
-  for (auto _ : state) {
-    kernels::Attention(Context(), args);
-    benchmark::DoNotOptimize(y.data());
-  }
-  ReportRate(state, "memory", static_cast<double>(cache.size()), limit);
+  MeasureAgainst(
+      state, "memory", static_cast<double>(cache.size()),
+      [&] {
+        return ReadBandwidth(*g_pool, {&range, 1}, 5);
+      },
+      [&] {
+        kernels::Attention(Context(), args);
+        benchmark::DoNotOptimize(y.data());
+      });
 }
 
 void Pack(benchmark::State& state) {
@@ -359,12 +373,15 @@ void Pack(benchmark::State& state) {
   constexpr int64_t kK = 2688;
   const std::vector<uint16_t> bits = RandomBf16(kN * kK);
   const std::span<const std::byte> range = std::as_bytes(std::span(bits));
-  const double limit = ReadBandwidth(*g_pool, {&range, 1}, 5);
-  for (auto _ : state) {
-    const PackedMatrix w = Packed(bits, kN, kK);
-    benchmark::DoNotOptimize(w.panel(0));
-  }
-  ReportRate(state, "memory", static_cast<double>(range.size()), limit);
+  MeasureAgainst(
+      state, "memory", static_cast<double>(range.size()),
+      [&] {
+        return ReadBandwidth(*g_pool, {&range, 1}, 5);
+      },
+      [&] {
+        const PackedMatrix w = Packed(bits, kN, kK);
+        benchmark::DoNotOptimize(w.panel(0));
+      });
 }
 
 void RegisterAll() {

@@ -24,8 +24,10 @@ namespace HWY_NAMESPACE {
 // One unit per register tile: two accumulators a row, two vectors of weights
 // and one of x fill the registers.
 constexpr size_t kTileRows = kRegisters == 32 ? 14 : 6;
-// A widened block and a tile's part of the rows stay in the first level cache.
-constexpr int64_t kInputBlock = kRegisters == 32 ? 256 : 128;
+// A widened block, a tile's part of the rows and its accumulators stay in half
+// of a first level cache of 48 KiB, since somebody else's thread may have the
+// other half.
+constexpr int64_t kInputBlock = 128;
 // How far ahead of its loads a lone tile fetches the weights: the latency of
 // memory times what one core computes meanwhile, with room.
 constexpr int64_t kAheadBytes = 6144;
@@ -94,44 +96,60 @@ TileFn TileOf(int64_t rows) {
 // What the tiles of a task fetch while they compute: the first few their share
 // each of the weights' block that comes next, since one alone would wait for
 // memory; the others, over the first panels, the rows' next blocks. A row block
-// is used by all panels, but its first use would come line by line.
+// is used by all panels, but its first use would come line by line. Tiles with
+// neither to fetch bring their own rows nearer.
 class BlockFetch {
  public:
   BlockFetch(const float* packed, const RowTiles& tiles, const PackedMatrix& w,
              const TiledRange& range)
-      : packed_(packed), tiles_(tiles), w_(w), range_(range) {}
+      : packed_(packed),
+        tiles_(tiles),
+        w_(w),
+        range_(range),
+        panels_(range.panel_end - range.panel_begin),
+        tile_count_(range.tile_end - range.tile_begin),
+        shares_(std::min(tile_count_, kWeightTiles)),
+        share_step_(kPanel * DTypeBytes(w.dtype()) / shares_),
+        share_bytes_(kInputBlock * share_step_) {}
 
   // During tile `t` of panel `p` (both counted from the range's begin) in the
-  // block of inputs from `begin` on.
-  Fetch During(int64_t begin, int64_t p, int64_t t) const {
-    const int64_t panels = range_.panel_end - range_.panel_begin;
-    const int64_t tile_count = range_.tile_end - range_.tile_begin;
-    const int64_t shares = std::min(tile_count, kWeightTiles);
-    if (t < shares) {
-      const int64_t group_bytes = kPanel * DTypeBytes(w_.dtype());
-      const int64_t next = p + 1 < panels ? begin : begin + kInputBlock;
-      return {w_.panel(range_.panel_begin + (p + 1) % panels) +
-                  (next + t * kInputBlock / shares) * group_bytes,
-              group_bytes / shares};
+  // block of inputs from `begin` on, whose rows are at `x`.
+  Fetch During(int64_t begin, int64_t p, int64_t t, const float* x) const {
+    if (t < shares_) {
+      const bool last = p + 1 == panels_;
+      const std::byte* panel =
+          w_.panel(range_.panel_begin + (last ? 0 : p + 1));
+      const int64_t next = last ? begin + kInputBlock : begin;
+      return {panel + next * kPanel * DTypeBytes(w_.dtype()) + t * share_bytes_,
+              share_step_};
     }
-    const int64_t turn = p * (tile_count - shares) + t - shares;
-    const int64_t tile = range_.tile_begin + turn;
-    if (turn >= tile_count || begin + kInputBlock >= w_.k()) {
-      return {reinterpret_cast<const std::byte*>(packed_), 0};
+    const int64_t turn = p * (tile_count_ - shares_) + t - shares_;
+    if (turn < tile_count_ && begin + kInputBlock < w_.k()) {
+      const int64_t tile = range_.tile_begin + turn;
+      return {reinterpret_cast<const std::byte*>(
+                  packed_ + tiles_.begin(tile) * w_.k() +
+                  (begin + kInputBlock) * tiles_.size(tile)),
+              64};
     }
-    return {reinterpret_cast<const std::byte*>(
-                packed_ + tiles_.begin(tile) * w_.k() +
-                (begin + kInputBlock) * tiles_.size(tile)),
-            64};
+    return {reinterpret_cast<const std::byte*>(x) + kRowsAheadBytes,
+            tiles_.size(range_.tile_begin + t) *
+                static_cast<int64_t>(sizeof(float))};
   }
 
  private:
   static constexpr int64_t kWeightTiles = 4;
+  // The latency of the second level cache, with room.
+  static constexpr int64_t kRowsAheadBytes = 1024;
 
   const float* packed_;
   const RowTiles& tiles_;
   const PackedMatrix& w_;
   const TiledRange& range_;
+  const int64_t panels_;
+  const int64_t tile_count_;
+  const int64_t shares_;  // tiles that fetch weights
+  const int64_t share_step_;
+  const int64_t share_bytes_;
 };
 
 // acc: for each panel of the range, its tiles' rows of kPanel floats.
@@ -160,17 +178,19 @@ void AccumulateRange(const float* packed, const RowTiles& tiles,
     for (int64_t p = 0; p < panels; ++p) {
       const std::byte* stored =
           w.panel(range.panel_begin + p) + begin * kGroupBytes;
+      const float* first_x = packed + row_begin * w.k() + begin * first_rows;
       TileOf<Weights, kIsWide ? Pass::kOnly : Pass::kFirst>(first_rows)(
-          packed + row_begin * w.k() + begin * first_rows, stored, count,
-          acc + p * acc_floats, fetch.During(begin, p, 0), wide);
+          first_x, stored, count, acc + p * acc_floats,
+          fetch.During(begin, p, 0, first_x), wide);
       const std::byte* kept =
           kIsWide ? stored : reinterpret_cast<const std::byte*>(wide);
       for (int64_t t = range.tile_begin + 1; t < range.tile_end; ++t) {
         const int64_t rows = tiles.size(t);
+        const float* x = packed + tiles.begin(t) * w.k() + begin * rows;
         TileOf<F32Weights, Pass::kNext>(rows)(
-            packed + tiles.begin(t) * w.k() + begin * rows, kept, count,
+            x, kept, count,
             acc + p * acc_floats + (tiles.begin(t) - row_begin) * kPanel,
-            fetch.During(begin, p, t - range.tile_begin), nullptr);
+            fetch.During(begin, p, t - range.tile_begin, x), nullptr);
       }
     }
   }
