@@ -109,7 +109,7 @@ class Bench {
     TL_RETURN_IF_ERROR(StartCluster());
     pool_ = std::make_unique<ThreadPool>(
         ComputeThreads(flags_.threads, flags_.cores));
-    pool_->PinCaller();
+    pool_->AdoptCaller();
     TL_RETURN_IF_ERROR(Load());
     TL_RETURN_IF_ERROR(MeasureSteps());
     Describe();

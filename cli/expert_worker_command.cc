@@ -114,6 +114,10 @@ void AddExpertWorkerCommand(CLI::App* program, SelectedCommand* selected) {
   ExpertOptions* o = &flags->options;
   AddPlaceFlags(command, o);
   AddComputeFlags(command, &o->threads, &o->cores, &o->simd);
+  command->add_flag("--shared-cores", o->shared_cores,
+                    "A trunk worker computes on the same cpus: work that "
+                    "arrives from it waits for its turn there, instead of "
+                    "interrupting the trunk while it still sends to others");
   AddNumericsFlag(command, &o->numerics,
                   "Numerics class, the same on all workers; auto: the "
                   "cluster's");

@@ -50,6 +50,7 @@ UpProcess PlanWorker(const UpFlags& flags, UpRole role, int index,
     process.arguments.insert(process.arguments.end(),
                              {"--cores", absl::StrJoin(cores, ",")});
   }
+  if (!trunk) process.arguments.push_back("--shared-cores");
   if (trunk) {
     process.arguments.insert(process.arguments.end(),
                              {"--admission", flags.admission});
@@ -128,10 +129,11 @@ std::vector<UpProcess> PlanCoordinators(const UpFlags& flags) {
 std::vector<UpProcess> PlanWorkers(const UpFlags& flags,
                                    const std::string& coordinators,
                                    int machine_cpus) {
-  const int shared_out =
-      std::max(1, machine_cpus / (flags.experts + flags.trunks));
   std::vector<UpProcess> processes;
+  // The workers of a role compute at the same time and share the cpus out; the
+  // trunk computes while they wait, so it has them all.
   const auto plan = [&](UpRole role, int count) {
+    const int shared_out = std::max(1, machine_cpus / std::max(count, 1));
     std::vector<std::vector<int>> cores(static_cast<size_t>(count));
     if (!flags.cores.empty() && count > 0) cores = ShareOut(flags.cores, count);
     for (int i = 0; i < count; ++i) {

@@ -1,7 +1,7 @@
 #pragma once
 
-// Owned bytes on a cache line boundary (on a huge page boundary and advised as
-// such from 2 MiB up). Move-only. New memory is zero.
+// Owned bytes on a cache line boundary (from 2 MiB up on huge pages, where the
+// system gives them: common/huge_region.h). Move-only. New memory is zero.
 
 #include <cstddef>
 #include <cstdint>
@@ -21,7 +21,6 @@ class AlignedBuffer {
   AlignedBuffer& operator=(AlignedBuffer&& other) noexcept {
     std::swap(data_, other.data_);
     std::swap(size_, other.size_);
-    std::swap(mapped_, other.mapped_);
     return *this;
   }
 
@@ -42,8 +41,6 @@ class AlignedBuffer {
  private:
   std::byte* data_ = nullptr;
   size_t size_ = 0;
-  size_t mapped_ =
-      0;  // bytes mapped by mmap, 0 when the block came from the heap
 };
 
 }  // namespace trunkline

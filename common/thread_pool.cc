@@ -31,6 +31,12 @@ void Pin(pthread_t thread, int cpu) {
                          &set);  // a refused pin costs speed, not correctness
 }
 
+// A refusal costs speed, not correctness.
+void WaitForTurn(pthread_t thread) {
+  const sched_param no_priority{};
+  pthread_setschedparam(thread, SCHED_BATCH, &no_priority);
+}
+
 // True when `done` became true within the time. Yields now and then: with fewer
 // cores than threads, spinning would otherwise starve the thread that is waited
 // for.
@@ -57,6 +63,7 @@ ThreadPool::ThreadPool(const Options& options) : options_(options) {
       Pin(workers_.back().native_handle(),
           options_.cores[static_cast<size_t>(i) % options_.cores.size()]);
     }
+    if (options_.wait_for_turn) WaitForTurn(workers_.back().native_handle());
   }
 }
 
@@ -70,8 +77,9 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::PinCaller() const {
+void ThreadPool::AdoptCaller() const {
   if (!options_.cores.empty()) Pin(pthread_self(), options_.cores.front());
+  if (options_.wait_for_turn) WaitForTurn(pthread_self());
 }
 
 void ThreadPool::Drain(int thread) {

@@ -26,6 +26,11 @@ class ThreadPool {
     std::vector<int> cores;      // logical cpus to pin thread i to (cores[i %
                                  // size]); empty: not pinned
     int spin_microseconds = 50;  // before an idle worker sleeps
+    // A thread that wakes up waits for its turn instead of taking the cpu from
+    // whoever runs there (SCHED_BATCH): for work that comes from a process of
+    // the same cpus, which would otherwise lose its cpu between two messages
+    // that it sends.
+    bool wait_for_turn = false;
   };
 
   explicit ThreadPool(const Options& options);
@@ -33,9 +38,10 @@ class ThreadPool {
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
-  // Pins the calling thread to the first of the cores, when there are any: the
-  // thread that will call ParallelFor pins itself once.
-  void PinCaller() const;
+  // Gives the calling thread the first place of the pool: pins it to the first
+  // of the cores, when there are any, and lets it wait for its turn, when the
+  // pool's threads do. For the thread that will call ParallelFor, once.
+  void AdoptCaller() const;
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
 

@@ -79,7 +79,7 @@ void ExpertEngine::Post(std::function<void()> command) {
 }
 
 void ExpertEngine::Loop() {
-  pool_.PinCaller();
+  pool_.AdoptCaller();
   while (true) {
     RunCommands();
     {

@@ -36,6 +36,7 @@ struct ExpertOptions {
 
   int threads = 0;            // that compute; 0: one per core given or present
   std::vector<int> cores;     // logical cpus to pin them to; empty: not pinned
+  bool shared_cores = false;  // with the trunk: see ThreadPool::Options
   std::string simd = "auto";  // or a name of kernels::SupportedTargets()
   // Numerics class: "portable", "bf16dot", or "auto", which is the cluster's.
   std::string numerics = "portable";

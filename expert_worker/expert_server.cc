@@ -130,8 +130,8 @@ absl::StatusOr<std::unique_ptr<ExpertServer>> ExpertServer::Start(
   registration.model_digest = checkpoint->digest();
   registration.moe_layers = std::move(shape.placed);
 
-  const ThreadPool::Options threads =
-      ComputeThreads(options.threads, options.cores);
+  ThreadPool::Options threads = ComputeThreads(options.threads, options.cores);
+  threads.wait_for_turn = options.shared_cores;
   ExpertStore::Options store;
   store.memory_limit_bytes = options.memory_limit_bytes;
   store.threads = threads;

@@ -71,19 +71,24 @@ void ProductRunner::Plan(const ThreadPool& pool,
     const int64_t rows = product.source.rows;
     const int64_t panels = product.w->panels();
     if (rows > 0 && panels > 0) {
-      cut.panels_per_task = std::clamp<int64_t>(
+      int64_t panels_per_task = std::clamp<int64_t>(
           task_cost / std::max<int64_t>(panel_cost(product), 1), 1, panels);
       const RowLimits limits = RowLimitsOf(product);
       if (rows > limits.direct) {
         const RowTiles tiles(rows, limits.tile);
         cut.tile_ranges = CeilDiv(
             tiles.count, std::max<int64_t>(kRowsPerTask / limits.tile, 1));
-        cut.panels_per_task = std::min(
-            {cut.panels_per_task * cut.tile_ranges, kTiledPanelsMax, panels});
+        panels_per_task = std::min(
+            {panels_per_task * cut.tile_ranges, kTiledPanelsMax, panels});
         pack_tiles_ += tiles.count;
         packed_floats_ += CeilDiv(rows * PackedWords(product), 16) * 16;
       }
-      cut.panel_ranges = CeilDiv(panels, cut.panels_per_task);
+      cut.panel_ranges = CeilDiv(panels, panels_per_task);
+      // Few tasks: as many for each thread, so that none waits for the last.
+      if (products.size() == 1) {
+        cut.panel_ranges = std::min(
+            CeilDiv(cut.panel_ranges, pool.threads()) * pool.threads(), panels);
+      }
       tasks_ += cut.panel_ranges * std::max<int64_t>(cut.tile_ranges, 1);
     }
     cuts_.push_back(cut);
@@ -134,9 +139,9 @@ void ProductRunner::RunTask(std::span<const Product> products,
   const int64_t index = task - cut.task_begin;
   const int64_t panel_range = index % cut.panel_ranges;
   const int64_t tile_range = index / cut.panel_ranges;
-  const int64_t panel_begin = panel_range * cut.panels_per_task;
-  const int64_t panel_end =
-      std::min(panel_begin + cut.panels_per_task, product.w->panels());
+  const int64_t panels = product.w->panels();
+  const int64_t panel_begin = panel_range * panels / cut.panel_ranges;
+  const int64_t panel_end = (panel_range + 1) * panels / cut.panel_ranges;
   const bool in_pairs = InPairs(product);
   if (cut.tile_ranges == 0) {
     (in_pairs ? DirectPairProduct : DirectProduct)(

@@ -30,9 +30,8 @@ class ProductRunner {
  private:
   // How one product is cut.
   struct Cut {
-    int64_t task_begin = 0;  // of this product's tasks among all
-    int64_t panels_per_task = 1;
-    int64_t panel_ranges = 0;
+    int64_t task_begin = 0;     // of this product's tasks among all
+    int64_t panel_ranges = 0;   // of equal size, give or take a panel
     int64_t tile_ranges = 0;    // 0: direct
     int64_t packed_offset = 0;  // floats
     int64_t pack_begin = 0;     // of this product's tiles among all

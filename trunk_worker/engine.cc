@@ -183,7 +183,7 @@ EngineStats Engine::Stats() const {
 }
 
 void Engine::Loop() {
-  pool_->PinCaller();
+  pool_->AdoptCaller();
   while (true) {
     TakeMail();
     LookAtExperts();

@@ -39,7 +39,7 @@ TEST(UpPlan, StartsEachWorkerUnderItsOwnNameAtAFreePort) {
     EXPECT_EQ(ValueOf(worker, "--model"), "dir");
     EXPECT_EQ(ValueOf(worker, "--coordinator"), "h:1");
     EXPECT_EQ(ValueOf(worker, "--listen"), "127.0.0.1:0");
-    EXPECT_EQ(ValueOf(worker, "--threads"), "4");
+    EXPECT_EQ(ValueOf(worker, "--threads"), "8");
     EXPECT_EQ(ValueOf(worker, "--metrics-listen"), "127.0.0.1:0");
   }
   EXPECT_THAT(names, ElementsAre("expert-0", "expert-1", "trunk-0", "trunk-1"));
@@ -86,7 +86,8 @@ TEST(UpPlan, EveryWorkerHasAThreadOnASmallMachine) {
   UpFlags flags;
   flags.experts = 7;
   for (const UpProcess& worker : PlanWorkers(flags, "h:1", 2)) {
-    EXPECT_EQ(ValueOf(worker, "--threads"), "1");
+    EXPECT_EQ(ValueOf(worker, "--threads"),
+              worker.role == UpRole::kExpert ? "1" : "2");
   }
   flags.threads = 3;
   for (const UpProcess& worker : PlanWorkers(flags, "h:1", 2)) {
@@ -111,6 +112,25 @@ TEST(UpPlan, NamedCpusAreSharedOutWithinARole) {
   EXPECT_EQ(ValueOf(PlanWorkers(flags, "h:1", 16)[2], "--threads"), "1");
   flags.cores.clear();
   EXPECT_EQ(ValueOf(PlanWorkers(flags, "h:1", 16)[0], "--cores"), "");
+}
+
+TEST(UpPlan, CpusThatAreNotNamedAreSharedOutWithinARoleToo) {
+  UpFlags flags;
+  flags.experts = 3;
+  const std::vector<UpProcess> workers = PlanWorkers(flags, "h:1", 16);
+  ASSERT_EQ(workers.size(), 4u);
+  EXPECT_EQ(ValueOf(workers[0], "--threads"), "5");
+  EXPECT_EQ(ValueOf(workers[3], "--threads"), "16");
+}
+
+// They and the trunk are on the same cpus.
+TEST(UpPlan, ExpertWorkersWaitForTheirTurn) {
+  for (const UpProcess& worker : PlanWorkers(UpFlags(), "h:1", 16)) {
+    const bool waits =
+        std::find(worker.arguments.begin(), worker.arguments.end(),
+                  "--shared-cores") != worker.arguments.end();
+    EXPECT_EQ(waits, worker.role == UpRole::kExpert) << worker.name;
+  }
 }
 
 TEST(UpPlan, TheCoordinatorWaitsForEveryExpertWorker) {
