@@ -1,12 +1,12 @@
 // The kernels against the machine's limits. Every line prints its figure, the
-// limit measured just before it in the same process, and their ratio:
+// limit measured around it in the same process, and their ratio:
 //
 //   figure, limit   GB/s of distinct weight or state bytes, or GFLOP/s
 //   ratio           figure / limit
-//   bound           memory, fma or dot (bf16 pairs): which limit it is
+//   label           memory, fma or dot (bf16 pairs): which limit takes longer
 //
-// --threads=N (default: all), --target=NAME (default: auto), and Google
-// Benchmark's own flags.
+// --threads=N (default: one per core, each pinned to its own), --target=NAME
+// (default: auto), and Google Benchmark's own flags.
 
 #include <benchmark/benchmark.h>
 
@@ -17,11 +17,12 @@
 #include <cstring>
 #include <iostream>
 #include <memory>
-#include <thread>
 #include <vector>
 
 #include "bench/free_order_product.h"
+#include "common/aligned_buffer.h"
 #include "common/bfloat16.h"
+#include "common/compute_threads.h"
 #include "common/random.h"
 #include "kernels/attention.h"
 #include "kernels/kernel_context.h"
@@ -57,11 +58,23 @@ std::vector<uint16_t> RandomBf16(int64_t count) {
   return bits;
 }
 
-std::vector<float> RandomRows(int64_t count) {
+// Rows in the memory that a step has them in.
+class Rows {
+ public:
+  explicit Rows(int64_t count)
+      : buffer_(static_cast<size_t>(count) * sizeof(float)) {}
+  float* data() { return buffer_.as<float>(); }
+  const float* data() const { return buffer_.as<float>(); }
+
+ private:
+  AlignedBuffer buffer_;
+};
+
+Rows RandomRows(int64_t count) {
   RandomStream random(8);
-  std::vector<float> rows(static_cast<size_t>(count));
-  for (float& v : rows) {
-    v = RoundToBf16(static_cast<float>(random.NextUnit() - 0.5));
+  Rows rows(count);
+  for (int64_t i = 0; i < count; ++i) {
+    rows.data()[i] = RoundToBf16(static_cast<float>(random.NextUnit() - 0.5));
   }
   return rows;
 }
@@ -95,25 +108,36 @@ void ReportRate(benchmark::State& state, const char* bound,
       per_iteration / limit, benchmark::Counter::kIsIterationInvariantRate);
 }
 
-// `work` per run against the limit. One run goes before the clock starts, so
-// that no first touch of memory is in the figure; the limit is measured on both
-// sides of the runs, since machines drift.
-template <class Limit, class Run>
-void MeasureAgainst(benchmark::State& state, const char* bound, double work,
-                    const Limit& limit, const Run& run) {
-  run();
-  const double before = limit();
-  for (auto _ : state) run();
-  ReportRate(state, bound, work, (before + limit()) / 2);
-}
+// What one run has to do, each byte read once.
+struct Work {
+  double bytes = 0;
+  double operations = 0;
+};
 
-// What the class can do at most in registers.
-double ArithmeticPeak(Numerics numerics, int repeats) {
-  return numerics == Numerics::kBf16Dot ? Bf16DotPeak(*g_pool, repeats)
-                                        : FmaPeak(*g_pool, repeats);
-}
-const char* ArithmeticName(Numerics numerics) {
-  return numerics == Numerics::kBf16Dot ? "dot" : "fma";
+// The work against the limit that takes longer: reading `ranges`, or the
+// class's arithmetic in registers. One run goes before the clock starts, so
+// that no first touch of memory is in the figure; the limits are measured on
+// both sides of the runs, since machines drift.
+template <class Run>
+void MeasureAgainst(benchmark::State& state, const Work& work,
+                    std::span<const std::span<const std::byte>> ranges,
+                    Numerics numerics, const Run& run) {
+  const bool dot = numerics == Numerics::kBf16Dot;
+  double read = 0;
+  double peak = 0;
+  const auto measure = [&] {
+    read += ReadBandwidth(*g_pool, ranges, 3) / 2;
+    peak += (dot ? Bf16DotPeak : FmaPeak)(*g_pool, 5) / 2;
+  };
+  run();
+  measure();
+  for (auto _ : state) run();
+  measure();
+  if (work.bytes / read >= work.operations / peak) {
+    ReportRate(state, "memory", work.bytes, read);
+  } else {
+    ReportRate(state, dot ? "dot" : "fma", work.operations, peak);
+  }
 }
 
 // Rows times one matrix [n, k].
@@ -122,16 +146,15 @@ void MatMulOfClass(benchmark::State& state, Numerics numerics) {
   const int64_t n = state.range(1);
   const int64_t k = state.range(2);
   const std::vector<uint16_t> bits = RandomBf16(n * k);
-  const bool memory_bound = rows <= 16;
   const int64_t copies =
-      memory_bound ? std::max<int64_t>(kWorkingSetBytes / (n * k * 2), 1) : 1;
+      rows <= 16 ? std::max<int64_t>(kWorkingSetBytes / (n * k * 2), 1) : 1;
   std::vector<PackedMatrix> matrices;
   std::vector<std::span<const std::byte>> ranges;
   for (int64_t i = 0; i < copies; ++i)
     matrices.push_back(Packed(bits, n, k, numerics));
   for (const PackedMatrix& w : matrices) ranges.push_back(BytesOf(w));
-  const std::vector<float> x = RandomRows(rows * k);
-  std::vector<float> y(static_cast<size_t>(rows * n));
+  const Rows x = RandomRows(rows * k);
+  Rows y(rows * n);
   kernels::MatMulArgs args;
   args.x = x.data();
   args.x_stride = k;
@@ -140,19 +163,14 @@ void MatMulOfClass(benchmark::State& state, Numerics numerics) {
   args.y_stride = n;
   args.out = Activation::kBf16;
   size_t next = 0;
-  MeasureAgainst(
-      state, memory_bound ? "memory" : ArithmeticName(numerics),
-      memory_bound ? static_cast<double>(ranges[0].size())
-                   : 2.0 * static_cast<double>(rows * n * k),
-      [&] {
-        return memory_bound ? ReadBandwidth(*g_pool, ranges, 3)
-                            : ArithmeticPeak(numerics, 5);
-      },
-      [&] {
-        args.w = &matrices[next++ % matrices.size()];
-        kernels::MatMul(Context(), args);
-        benchmark::DoNotOptimize(y.data());
-      });
+  MeasureAgainst(state,
+                 {static_cast<double>(ranges[0].size()),
+                  2.0 * static_cast<double>(rows * n * k)},
+                 ranges, numerics, [&] {
+                   args.w = &matrices[next++ % matrices.size()];
+                   kernels::MatMul(Context(), args);
+                   benchmark::DoNotOptimize(y.data());
+                 });
 }
 
 void MatMulBf16(benchmark::State& state) {
@@ -173,8 +191,8 @@ void OrderCost(benchmark::State& state) {
   std::vector<PackedMatrix> matrices;
   for (int64_t i = 0; i < kWorkingSetBytes / (kN * kK * 2); ++i)
     matrices.push_back(Packed(bits, kN, kK));
-  const std::vector<float> x = RandomRows(rows * kK);
-  std::vector<float> y(static_cast<size_t>(rows * kN));
+  const Rows x = RandomRows(rows * kK);
+  Rows y(rows * kN);
   kernels::MatMulArgs args;
   args.x = x.data();
   args.x_stride = kK;
@@ -243,8 +261,8 @@ void GroupedExpertsOfClass(benchmark::State& state, Numerics numerics) {
                       static_cast<int64_t>(routes.size())});
     index.insert(index.end(), routes.begin(), routes.end());
   }
-  const std::vector<float> x = RandomRows(rows * kWidth);
-  std::vector<float> y(index.size() * kWidth);
+  const Rows x = RandomRows(rows * kWidth);
+  Rows y(static_cast<int64_t>(index.size()) * kWidth);
   kernels::GroupedMlpArgs args;
   args.x = x.data();
   args.x_stride = kWidth;
@@ -254,17 +272,10 @@ void GroupedExpertsOfClass(benchmark::State& state, Numerics numerics) {
   args.y_stride = kWidth;
   args.out = Activation::kBf16;
   kernels::MlpScratch scratch;
-  const bool memory_bound = rows <= 32;
   state.counters["experts"] = static_cast<double>(groups.size());
   MeasureAgainst(
-      state, memory_bound ? "memory" : ArithmeticName(numerics),
-      memory_bound ? bytes
-                   : 4.0 * static_cast<double>(index.size() * kWidth * kInner),
-      [&] {
-        return memory_bound ? ReadBandwidth(*g_pool, ranges, 3)
-                            : ArithmeticPeak(numerics, 5);
-      },
-      [&] {
+      state, {bytes, 4.0 * static_cast<double>(index.size() * kWidth * kInner)},
+      ranges, numerics, [&] {
         kernels::GroupedMlp(Context(), args, &scratch);
         benchmark::DoNotOptimize(y.data());
       });
@@ -291,11 +302,11 @@ void Scan(benchmark::State& state) {
   args.dt_stride = args.heads;
   args.y_stride = inner;
   args.out = Activation::kBf16;
-  const std::vector<float> x = RandomRows(rows * args.x_stride);
-  const std::vector<float> dt = RandomRows(rows * args.heads);
-  const std::vector<float> head = RandomRows(3 * args.heads);
+  const Rows x = RandomRows(rows * args.x_stride);
+  const Rows dt = RandomRows(rows * args.heads);
+  const Rows head = RandomRows(3 * args.heads);
   std::vector<float> a(static_cast<size_t>(args.heads), -1.0f);
-  std::vector<float> y(static_cast<size_t>(rows * inner));
+  Rows y(rows * inner);
   args.x = x.data();
   args.dt = dt.data();
   args.dt_bias = head.data();
@@ -304,29 +315,22 @@ void Scan(benchmark::State& state) {
   args.y = y.data();
   const int64_t state_bytes =
       kernels::ScanStateBytes(args.heads, args.head_dim, args.state_size);
-  const bool memory_bound = rows == 1;
   const int64_t copies =
-      memory_bound ? std::max<int64_t>(kWorkingSetBytes / 2 / state_bytes, 1)
-                   : 1;
+      rows == 1 ? std::max<int64_t>(kWorkingSetBytes / 2 / state_bytes, 1) : 1;
   AlignedBuffer states(static_cast<size_t>(copies * state_bytes));
   std::memset(states.data(), 0, states.size());
   const std::span<const std::byte> range = states.bytes();
   int64_t next = 0;
-  MeasureAgainst(
-      state, memory_bound ? "memory" : "fma",
-      memory_bound ? 2.0 * static_cast<double>(state_bytes)
-                   : 5.0 * static_cast<double>(rows * state_bytes / 4),
-      [&] {
-        return memory_bound ? ReadBandwidth(*g_pool, {&range, 1}, 3)
-                            : FmaPeak(*g_pool, 5);
-      },
-      [&] {
-        const kernels::StateSegment segment{
-            0, rows, states.data() + next++ % copies * state_bytes};
-        args.segments = {&segment, 1};
-        kernels::SelectiveScan(Context(), args);
-        benchmark::DoNotOptimize(y.data());
-      });
+  MeasureAgainst(state,
+                 {2.0 * static_cast<double>(state_bytes),
+                  5.0 * static_cast<double>(rows * state_bytes / 4)},
+                 {&range, 1}, Numerics::kPortable, [&] {
+                   const kernels::StateSegment segment{
+                       0, rows, states.data() + next++ % copies * state_bytes};
+                   args.segments = {&segment, 1};
+                   kernels::SelectiveScan(Context(), args);
+                   benchmark::DoNotOptimize(y.data());
+                 });
 }
 
 // One decode row of one attention layer at the Nano shape over a long context:
@@ -348,8 +352,8 @@ void AttentionDecode(benchmark::State& state) {
   for (int64_t b = 0; b < blocks; ++b) {
     pointers.push_back(cache.data() + b * block_bytes);
   }
-  const std::vector<float> rows = RandomRows(32 * 128);
-  std::vector<float> y(32 * 128);
+  const Rows rows = RandomRows(32 * 128);
+  Rows y(32 * 128);
   args.q = args.k = args.v = rows.data();
   args.q_stride = args.y_stride = 32 * 128;
   args.k_stride = args.v_stride = 2 * 128;
@@ -357,12 +361,12 @@ void AttentionDecode(benchmark::State& state) {
   const kernels::AttentionSegment segment{0, 1, context - 1, pointers};
   args.segments = {&segment, 1};
   const std::span<const std::byte> range = cache.bytes();
+  // Scores and values: a multiply-add for each head, position and channel.
   MeasureAgainst(
-      state, "memory", static_cast<double>(cache.size()),
-      [&] {
-        return ReadBandwidth(*g_pool, {&range, 1}, 5);
-      },
-      [&] {
+      state,
+      {static_cast<double>(cache.size()),
+       4.0 * static_cast<double>(context * args.heads * args.head_dim)},
+      {&range, 1}, Numerics::kPortable, [&] {
         kernels::Attention(Context(), args);
         benchmark::DoNotOptimize(y.data());
       });
@@ -373,15 +377,11 @@ void Pack(benchmark::State& state) {
   constexpr int64_t kK = 2688;
   const std::vector<uint16_t> bits = RandomBf16(kN * kK);
   const std::span<const std::byte> range = std::as_bytes(std::span(bits));
-  MeasureAgainst(
-      state, "memory", static_cast<double>(range.size()),
-      [&] {
-        return ReadBandwidth(*g_pool, {&range, 1}, 5);
-      },
-      [&] {
-        const PackedMatrix w = Packed(bits, kN, kK);
-        benchmark::DoNotOptimize(w.panel(0));
-      });
+  MeasureAgainst(state, {static_cast<double>(range.size()), 0}, {&range, 1},
+                 Numerics::kPortable, [&] {
+                   const PackedMatrix w = Packed(bits, kN, kK);
+                   benchmark::DoNotOptimize(w.panel(0));
+                 });
 }
 
 void RegisterAll() {
@@ -441,8 +441,8 @@ bool ParseFlags(int* argc, char** argv, int* threads, std::string* target) {
 }  // namespace trunkline::bench
 
 int main(int argc, char** argv) {
-  int threads =
-      std::max(1, static_cast<int>(std::thread::hardware_concurrency()));
+  const std::vector<int> cores = trunkline::UsableCores();
+  int threads = static_cast<int>(cores.size());
   std::string target = "auto";
   if (!trunkline::bench::ParseFlags(&argc, argv, &threads, &target)) return 2;
   const absl::Status selected = trunkline::kernels::SelectTarget(target);
@@ -452,7 +452,9 @@ int main(int argc, char** argv) {
   }
   trunkline::ThreadPool::Options options;
   options.threads = threads;
+  options.cores = cores;
   trunkline::bench::g_pool = std::make_unique<trunkline::ThreadPool>(options);
+  trunkline::bench::g_pool->AdoptCaller();
   benchmark::AddCustomContext("simd_target",
                               trunkline::kernels::ActiveTarget());
   benchmark::AddCustomContext("threads", std::to_string(threads));

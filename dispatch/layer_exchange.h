@@ -22,7 +22,7 @@
 #include "dispatch/dispatch_plan.h"
 #include "dispatch/expert_frame.h"
 #include "placement/placement_map.h"
-#include "routing/layer_record.h"
+#include "routing/physical_route.h"
 #include "routing/route_table.h"
 
 namespace trunkline::dispatch {

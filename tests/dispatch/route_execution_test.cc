@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "dispatch/layer_exchange.h"
-#include "routing/layer_record.h"
+#include "routing/physical_route.h"
 #include "routing/route_validator.h"
 #include "tests/dispatch/exchange_driver.h"
 #include "tests/dispatch/random_layer.h"
