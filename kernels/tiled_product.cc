@@ -93,11 +93,11 @@ TileFn TileOf(int64_t rows) {
   return TileOf<Weights, kPass>(std::make_index_sequence<kTileRows>(), rows);
 }
 
-// What the tiles of a task fetch while they compute: the first few their share
-// each of the weights' block that comes next, since one alone would wait for
-// memory; the others, over the first panels, the rows' next blocks. A row block
-// is used by all panels, but its first use would come line by line. Tiles with
-// neither to fetch bring their own rows nearer.
+// What the tiles of a task (two at least) fetch while they compute: the first
+// few their share each of the weights' block that comes next, since one alone
+// would wait for memory; the others, over the first panels, the rows' next
+// blocks. A row block is used by all panels, but its first use would come line
+// by line. Tiles with neither to fetch bring their own rows nearer.
 class BlockFetch {
  public:
   BlockFetch(const float* packed, const RowTiles& tiles, const PackedMatrix& w,
@@ -108,7 +108,7 @@ class BlockFetch {
         range_(range),
         panels_(range.panel_end - range.panel_begin),
         tile_count_(range.tile_end - range.tile_begin),
-        shares_(std::min(tile_count_, kWeightTiles)),
+        shares_(tile_count_ >= 4 ? 4 : 2),
         share_step_(kPanel * DTypeBytes(w.dtype()) / shares_),
         share_bytes_(kInputBlock * share_step_) {}
 
@@ -137,7 +137,6 @@ class BlockFetch {
   }
 
  private:
-  static constexpr int64_t kWeightTiles = 4;
   // The latency of the second level cache, with room.
   static constexpr int64_t kRowsAheadBytes = 1024;
 
@@ -147,7 +146,7 @@ class BlockFetch {
   const TiledRange& range_;
   const int64_t panels_;
   const int64_t tile_count_;
-  const int64_t shares_;  // tiles that fetch weights
+  const int64_t shares_;  // tiles that fetch weights; divides a cache line
   const int64_t share_step_;
   const int64_t share_bytes_;
 };
