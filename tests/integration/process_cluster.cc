@@ -7,6 +7,7 @@
 #include "absl/strings/str_cat.h"
 #include "absl/strings/str_join.h"
 #include "common/status_macros.h"
+#include "tests/integration/connected_channel.h"
 #include "tests/integration/eventually.h"
 
 namespace trunkline::testing {
@@ -158,8 +159,8 @@ std::unique_ptr<v1::Generation::Stub> ProcessCluster::NewStub(int trunk) const {
   grpc::ChannelArguments arguments;
   arguments.SetInt("grpc.use_local_subchannel_pool",
                    1);  // a connection of its own
-  return v1::Generation::NewStub(grpc::CreateCustomChannel(
-      trunk_address(trunk), grpc::InsecureChannelCredentials(), arguments));
+  return v1::Generation::NewStub(Connected(grpc::CreateCustomChannel(
+      trunk_address(trunk), grpc::InsecureChannelCredentials(), arguments)));
 }
 
 std::string ProcessCluster::Logs() const {

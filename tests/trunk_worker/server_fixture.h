@@ -13,6 +13,7 @@
 #include "absl/strings/str_cat.h"
 #include "proto/generation.grpc.pb.h"
 #include "tests/golden/checkpoint_fixture.h"
+#include "tests/integration/connected_channel.h"
 #include "tests/integration/eventually.h"
 #include "trunk_worker/trunk_server.h"
 
@@ -58,8 +59,8 @@ class ServerTest : public ::testing::Test {
     // A small fixed window, so that a client that does not read is felt soon.
     arguments.SetInt(GRPC_ARG_HTTP2_BDP_PROBE, 0);
     arguments.SetInt(GRPC_ARG_HTTP2_STREAM_LOOKAHEAD_BYTES, 16384);
-    return grpc::CreateCustomChannel(
-        server_->address(), grpc::InsecureChannelCredentials(), arguments);
+    return testing::Connected(grpc::CreateCustomChannel(
+        server_->address(), grpc::InsecureChannelCredentials(), arguments));
   }
   std::unique_ptr<v1::Generation::Stub> NewStub() {
     return v1::Generation::NewStub(NewChannel());
