@@ -201,8 +201,9 @@ void Engine::Loop() {
     const absl::Time now = clock_.Now();
     if (core_.NextStep() <= now) continue;
     const absl::Time next = std::min(core_.NextDeadline(), core_.NextStep());
-    const absl::Duration wait =
-        std::clamp(next - now, absl::ZeroDuration(), options_.idle_poll);
+    const absl::Duration wait = std::clamp(
+        next - now, absl::ZeroDuration(),
+        readiness_.ok() ? options_.idle_poll : options_.unready_poll);
     mail_came_.wait_for(lock, absl::ToChronoNanoseconds(wait),
                         [&] { return !mail_.empty() || stop_; });
   }

@@ -83,8 +83,11 @@ class Engine {
     // Submissions and cancellations on their way to the engine thread.
     size_t events_max = 4096;
     absl::Duration unready_patience = absl::Seconds(5);
-    // How often an idle engine looks whether the experts are reachable.
-    absl::Duration idle_poll = absl::Milliseconds(20);
+    // How often an idle engine looks whether the experts are reachable: while
+    // they are (each look wakes a cpu), and while they are not (connections
+    // come up).
+    absl::Duration idle_poll = absl::Milliseconds(100);
+    absl::Duration unready_poll = absl::Milliseconds(20);
     std::function<void(const StepStats&)> on_step;
     // So many sequences start over because a step failed.
     std::function<void(uint64_t)> on_recompute;
