@@ -50,13 +50,14 @@ UpProcess PlanWorker(const UpFlags& flags, UpRole role, int index,
     process.arguments.insert(process.arguments.end(),
                              {"--cores", absl::StrJoin(cores, ",")});
   }
-  if (!trunk) process.arguments.push_back("--shared-cores");
   if (trunk) {
     process.arguments.insert(process.arguments.end(),
                              {"--admission", flags.admission});
-  }
-  if (trunk && flags.validate_routes) {
-    process.arguments.push_back("--validate-routes");
+    if (flags.validate_routes) {
+      process.arguments.push_back("--validate-routes");
+    }
+  } else {
+    process.arguments.push_back("--shared-cores");
   }
   AppendCommon(flags, &process.arguments);
   return process;

@@ -14,8 +14,8 @@ inline constexpr size_t kHugePageBytes = size_t{2} << 20;
 // `bytes` of zeros, on a page boundary, to be given back with FreeHuge. Aborts
 // when there is no address space left. Thread-safe.
 std::byte* AllocateHuge(size_t bytes);
-// The memory is free at once, all but what shares a page with its neighbours;
-// its addresses are when nothing of their region is in use.
+// The memory goes back to the system at once; its addresses do when nothing of
+// their region is in use.
 void FreeHuge(std::byte* data, size_t bytes);
 
 }  // namespace trunkline
